@@ -1,0 +1,153 @@
+"""Settings: from arguments, then the environment (``ACTIVEDB_*``), then ``[tool.activedb]``.
+
+The table is that of the nearest ``pyproject.toml``, in the working folder or above it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from pydantic import Field, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from activedb.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Settings", "mask_url"]
+
+_PREFIX = "ACTIVEDB_"
+
+# Greedy up to the last @: a password may hold any character that somebody forgot to quote.
+_IN_AUTHORITY = re.compile(r"(://[^:/?#@]*:).*@", re.DOTALL)
+_IN_PARAMETERS = re.compile(r"(password\s*=\s*)('(?:[^'\\]|\\.)*'|[^&\s]+)", re.IGNORECASE)
+
+
+def mask_url(url: str) -> str:
+    """Replace the passwords in a database URL, or in a ``key=value`` string, by ``***``."""
+    return _IN_PARAMETERS.sub(r"\1***", _IN_AUTHORITY.sub(r"\1***@", url))
+
+
+class Settings(BaseSettings):
+    """How activedb runs; made by `load`, not changed afterwards.
+
+    Attributes
+    ----------
+    url : str or None
+        Database URL, ``postgresql+psycopg://…`` or ``memory://``; None for the embedded server.
+        Secret: ``repr`` and ``str`` of the settings hide its password.
+    folder : Path
+        Folder of the embedded server, relative to the working folder (in a table: to its file).
+    threads : int
+        Threads on which the subtransactions of all hierarchies run.
+    lock_timeout_ms : int
+        How long a lock request waits before it fails.
+    retries_max : int
+        How often a deadlock victim is run again.
+    cycles_max : int
+        How many deferred cycles one commit point may need.
+    cascade_max : int
+        How deep rules may trigger rules.
+    batch_events_max : int
+        Events in one atomic batch.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix=_PREFIX,
+        env_ignore_empty=True,
+        extra="forbid",
+        frozen=True,
+        hide_input_in_errors=True,
+    )
+
+    url: str | None = None
+    folder: Path = Path(".activedb")
+    threads: int = Field(default=4, ge=1, le=256)
+    lock_timeout_ms: int = Field(default=10_000, ge=1)
+    retries_max: int = Field(default=5, ge=0)
+    cycles_max: int = Field(default=100, ge=1)
+    cascade_max: int = Field(default=64, ge=1)
+    batch_events_max: int = Field(default=2_000, ge=1)
+
+    @classmethod
+    def load(cls, **overrides: Any) -> Self:
+        """Read the settings; an override that is None counts as not given.
+
+        Raises
+        ------
+        ConfigurationError
+            A value is wrong, or a key is unknown; the message says where it was set.
+        """
+        given = {name: value for name, value in overrides.items() if value is not None}
+        try:
+            return cls(**given)
+        except ValidationError as error:
+            problems = "; ".join(_explain(problem, given) for problem in error.errors())
+        # Outside the except clause: what pydantic says would show the secret beside it.
+        raise ConfigurationError(problems)
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Put the table of ``pyproject.toml`` after arguments and environment."""
+        return init_settings, env_settings, InitSettingsSource(settings_cls, _table())
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        for name, value in super().__repr_args__():
+            yield name, mask_url(value) if name == "url" and value is not None else value
+
+
+def _pyproject() -> Path | None:
+    """Return the nearest ``pyproject.toml`` at or above the working folder."""
+    here = Path.cwd()
+    paths = (folder / "pyproject.toml" for folder in (here, *here.parents))
+    return next((path for path in paths if path.is_file()), None)
+
+
+def _table() -> dict[str, Any]:
+    """Read ``[tool.activedb]``; its folder is made relative to the file it stands in."""
+    path = _pyproject()
+    if path is None:
+        return {}
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("activedb", {})
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigurationError(f"cannot read {path}: {error}; correct the file") from error
+    if not isinstance(table, dict):
+        raise ConfigurationError(f"tool.activedb in {path} is no table; write [tool.activedb]")
+    if isinstance(table.get("folder"), str):
+        table["folder"] = path.parent / Path(table["folder"]).expanduser()
+    return table
+
+
+def _explain(problem: Any, given: dict[str, Any]) -> str:
+    """Say in one line what is wrong with one setting, and where it was set."""
+    name = str(problem["loc"][0])
+    if name in given:
+        place = "in an argument"
+    elif name in Settings.model_fields and os.environ.get(f"{_PREFIX}{name.upper()}"):
+        place = f"in the environment variable {_PREFIX}{name.upper()}"
+    else:
+        place = f"in [tool.activedb] of {_pyproject()}"
+    if problem["type"] == "extra_forbidden":
+        nearest = difflib.get_close_matches(name, Settings.model_fields, n=1, cutoff=0.0)[0]
+        return f"unknown setting {name!r} {place}; did you mean {nearest!r}?"
+    shown = "" if name == "url" else f" {str(problem['input'])[:80]!r}"
+    return f"wrong value{shown} of {name} {place}: {problem['msg']}"

@@ -1,0 +1,309 @@
+"""The database object: what users hold in their hands."""
+
+from __future__ import annotations
+
+import atexit
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+from activedb.clock import Clock, SystemClock
+from activedb.config import Settings
+from activedb.engine._detached import Detached
+from activedb.engine._letters import Letter
+from activedb.engine._stream_run import StreamRun
+from activedb.engine._triggering import Triggering
+from activedb.errors import DefinitionError
+from activedb.events import Occurrence
+from activedb.rules import Action, Catalog, Condition, Rule
+from activedb.store import Journal, StreamJournal, new_metadata, open_store
+from activedb.streams import Files, Stream
+from activedb.transactions import Forest, Run, Transaction, current_transaction
+
+__all__ = ["Database", "connect"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+A = TypeVar("A", bound=Action)
+
+
+def connect(url: str | None = None, *, clock: Clock | None = None, **settings: Any) -> Database:
+    """Open a database.
+
+    Parameters
+    ----------
+    url : str, optional
+        ``postgresql+psycopg://…`` for a Postgres 15 or newer, ``memory://`` for the memory twin.
+        Without it ``ACTIVEDB_URL`` or ``[tool.activedb]`` decides, else the embedded Postgres in
+        ``.activedb/`` of the working folder is started.
+    clock : Clock, optional
+        Where "now" comes from.
+    **settings
+        Any field of `Settings`, such as ``threads=8``.
+
+    Raises
+    ------
+    InvalidURL, ServerUnreachable, ConfigurationError
+    """
+    return Database(Settings.load(url=url, **settings), clock or SystemClock())
+
+
+class Database:
+    """Tables, rules and streams over one store; safe to use from many threads.
+
+    Attributes
+    ----------
+    metadata : sqlalchemy.MetaData
+        Where the users' tables are declared.
+    """
+
+    def __init__(self, settings: Settings, clock: Clock):
+        self.metadata = new_metadata()
+        self.settings = settings
+        self._clock = clock
+        self._store = open_store(self.metadata, settings)
+        self._catalog = Catalog()
+        self._streams: dict[str, Stream] = {}
+        self._stream_runs: dict[str, StreamRun] = {}
+        self._detached = Detached(Journal(self._store), self._catalog)
+        self._triggering = Triggering(
+            self._catalog,
+            fire_detached=self._detached.fire,
+            write_letters=self._write_letters,
+            cycles_max=settings.cycles_max,
+            cascade_max=settings.cascade_max,
+        )
+        self._forest = Forest(self._store, settings, clock, self._triggering)
+        self._detached.forest = self._forest
+        self._detached.triggering = self._triggering
+        self._closed = False
+        self._at_exit = _close_at_exit(self)
+
+    def create_all(self) -> None:
+        """Create the declared tables that are missing."""
+        self._store.create_all()
+
+    # -- rules -----------------------------------------------------------------------------
+
+    def rule(
+        self,
+        *,
+        on: Any,
+        when: Condition | None = None,
+        coupling: str = "immediate",
+        priority: int | None = None,
+        on_abort: str = "triggering",
+        name: str | None = None,
+    ) -> Callable[[A], A]:
+        """Make the decorated function the action of a rule.
+
+        Parameters
+        ----------
+        on : event expression
+            ``event("EXIT")``, ``inserted(table)``, ``updated(table, "column")``,
+            ``deleted(table)`` or ``seq(…)``.
+        when : callable ``(t, o)``, optional
+            The condition, evaluated in the rule's own subtransaction right before the action.
+        coupling : {"immediate", "deferred", "detached"}
+        priority : int, optional
+            Higher first among rules triggered together, equal ones in parallel, None last.
+        on_abort : {"triggering", "rule"}
+            What a rule that raises takes along: the triggering transaction (which gets
+            `RuleFailed`), or only its own subtransaction (and the dead-letter table keeps the
+            reason). A detached rule always fails alone.
+        name : str, optional
+            The function's name by default; unique.
+
+        Raises
+        ------
+        RuleSignatureError
+            If action or condition cannot be called as ``fn(t, o)``.
+        DefinitionError
+            If something else about the rule has no meaning.
+        """
+
+        def define(action: A) -> A:
+            self._catalog.add(
+                Rule.define(
+                    action,
+                    on=on,
+                    when=when,
+                    coupling=coupling,
+                    priority=priority,
+                    on_abort=on_abort,
+                    name=name,
+                )
+            )
+            return action
+
+        return define
+
+    # -- transactions and events -----------------------------------------------------------
+
+    def transaction(self) -> Transaction:
+        """A top-level transaction, used as ``with db.transaction() as t:``.
+
+        It commits at the end of the block and aborts when the block raises. Deadlocks and
+        serialization conflicts are raised; `run` retries them.
+        """
+        return self._forest.top_level()
+
+    def run(
+        self, function: Callable[Concatenate[Transaction, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run ``function(t, *args)`` in a top-level transaction, again when that is safe.
+
+        Raises
+        ------
+        TransactionAborted
+            If `function` aborts the transaction.
+        Deadlock, LockTimeout, SerializationConflict
+            When ``retries_max`` more tries did not help.
+        """
+        return self._forest.run(lambda t: function(t, *args, **kwargs))
+
+    def signal(
+        self, name: str, /, *, timestamp: datetime | float | None = None, **params: Any
+    ) -> None:
+        """Raise an application event, in the transaction open on this thread or in one of its own.
+
+        Raises
+        ------
+        BadEvent
+            If the timestamp or a parameter has no meaning.
+        RuleFailed
+            If a rule that takes its triggering transaction along fails.
+        """
+        t = current_transaction()
+        when = self._clock.now() if timestamp is None else timestamp
+        if timestamp is None and t is not None:
+            when = t.timestamp
+        o = Occurrence(name, when, params)
+        if t is not None and t.forest is self._forest:
+            self._triggering.occurred(t, o)
+        else:
+            self._forest.run(lambda top: self._triggering.occurred(top, o))
+
+    # -- detached rules --------------------------------------------------------------------
+
+    def recover(self) -> int:
+        """Start detached rules that an earlier process recorded and did not finish.
+
+        Call it once, after the rules are defined. Returns how many were started.
+        """
+        return self._detached.recover()
+
+    def join(self) -> None:
+        """Wait until every detached rule that was started has ended."""
+        self._detached.join()
+
+    # -- streams ---------------------------------------------------------------------------
+
+    def stream(self, name: str, /, *, source: Files, **declaration: Any) -> Stream:
+        """Declare a stream of events; the fields are those of `Stream`.
+
+        Raises
+        ------
+        DefinitionError
+            If the declaration has no meaning or the name is taken.
+        """
+        if name in self._streams:
+            raise DefinitionError(f"there is a stream named {name!r} already")
+        self._streams[name] = stream = Stream(name, source, **declaration)
+        return stream
+
+    @property
+    def streams(self) -> tuple[Stream, ...]:
+        """The declared streams."""
+        return tuple(self._streams.values())
+
+    def stream_run(self, stream: Stream) -> StreamRun:
+        """What a stream's atomic batches are handed to; one per stream, from where it stopped.
+
+        Define the rules first: it shows them the events they may still need.
+        """
+        run = self._stream_runs.get(stream.name)
+        if run is None:
+            run = self._stream_runs[stream.name] = StreamRun(
+                stream,
+                forest=self._forest,
+                triggering=self._triggering,
+                detached=self._detached,
+                journal=StreamJournal(self._store, stream.name),
+            )
+        return run
+
+    def feed(
+        self,
+        stream: Stream,
+        events: Iterable[Occurrence],
+        punctuation: datetime | float | None = None,
+    ) -> None:
+        """Process events of a stream that come from Python, without Spark, as one batch.
+
+        Parameters
+        ----------
+        events : iterable of Occurrence
+            In any order.
+        punctuation : datetime or seconds, optional
+            Every event before it has been seen. None: these are all, process every event.
+        """
+        run = self.stream_run(stream)
+        if punctuation is None:
+            run.feed(events)
+            run.finish()
+        else:
+            run.feed(events, Occurrence("punctuation", punctuation).us)
+
+    # -- the rest --------------------------------------------------------------------------
+
+    def counters(self) -> dict[str, int]:
+        """Counts since the database was opened: transactions by outcome, matches, rules fired."""
+        return {**self._forest.counters.snapshot(), **self._triggering.counters.snapshot()}
+
+    def rule_latency_s(self, quantile: float) -> float:
+        """Quantile of the time from a rule's start to the end of its action, in seconds."""
+        return self._triggering.latencies.quantile(quantile)
+
+    def close(self) -> None:
+        """Wait for the detached rules, then give everything back; safe to call again."""
+        if self._closed:
+            return
+        self._closed = True
+        atexit.unregister(self._at_exit)
+        self._detached.join()
+        self._forest.pool.close()
+        self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _write_letters(self, t: Transaction, letters: list[Letter]) -> None:
+        rows = [asdict(letter) for letter in letters]
+        t.hierarchy.durable.append(
+            lambda connection: self._detached.journal.write_letters(connection, rows)
+        )
+
+
+def _close_at_exit(database: Database) -> Callable[[], None]:
+    """Close a database that is still open when the interpreter ends."""
+    reference = weakref.ref(database)
+
+    def close() -> None:
+        alive = reference()
+        if alive is not None:
+            alive.close()
+
+    atexit.register(close)
+    return close

@@ -1,0 +1,72 @@
+"""Dead letters: what could not be processed, with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+from activedb.errors import ActiveDBError, RuleFailed
+from activedb.events import Occurrence, encode
+
+__all__ = ["Letter"]
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """One row of the dead-letter table.
+
+    Attributes
+    ----------
+    source : str
+        The stream, or ``rules``.
+    identity : str
+        What tells it from every other letter of the source, the same when work is replayed.
+    kind : {"event", "rule"}
+    payload : mapping
+        The event or the occurrence, JSON-able.
+    error, reason : str
+        Class and message of the error.
+    """
+
+    source: str
+    identity: str
+    kind: Literal["event", "rule"]
+    payload: Mapping[str, Any]
+    error: str
+    reason: str
+
+    @classmethod
+    def of_rule(cls, identity: str, o: Occurrence, error: RuleFailed) -> Self:
+        """A letter for a rule that failed on `o`."""
+        return cls(
+            source=f"rule {error.rule}",
+            identity=identity,
+            kind="rule",
+            payload=_encoded(o),
+            error=type(error.__cause__ or error).__name__,
+            reason=str(error),
+        )
+
+    @classmethod
+    def of_event(
+        cls, stream: str, identity: str, payload: Mapping[str, Any], error: BaseException
+    ) -> Self:
+        """A letter for an event of a stream that could not be processed."""
+        cause = error.__cause__ if isinstance(error, RuleFailed) and error.__cause__ else error
+        return cls(
+            source=stream,
+            identity=identity,
+            kind="event",
+            payload=payload,
+            error=type(cause).__name__,
+            reason=str(error) or type(error).__name__,
+        )
+
+
+def _encoded(o: Occurrence) -> Mapping[str, Any]:
+    try:
+        return encode(o)
+    except ActiveDBError:
+        # A letter must be written even where the rows hold what JSON cannot.
+        return {"name": o.name, "timestamp": str(o.timestamp), "params": repr(dict(o.params))}

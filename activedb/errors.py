@@ -1,0 +1,225 @@
+"""The one error tree of activedb.
+
+Every message says what is wrong and what to do; the original error, where there is one, stays
+attached as ``__cause__``::
+
+    ActiveDBError
+    ├── ConfigurationError            a setting, file or tool is missing or wrong
+    │   ├── InvalidURL                the database URL cannot be understood
+    │   ├── ServerUnreachable         no server answers at the URL
+    │   ├── JavaNotFound              Spark needs a JDK 17 or newer
+    │   └── CheckpointMismatch        checkpoint and ledger do not belong together
+    ├── DefinitionError               a rule, pattern, stream or table is declared wrongly
+    │   ├── RuleSignatureError        a rule function cannot be called as fn(t, o)
+    │   └── PatternError              an event expression has no meaning
+    ├── TransactionError
+    │   ├── TransactionAborted        the transaction, or a superior of it, aborted
+    │   ├── TransactionStateError     a move the lifecycle does not allow
+    │   ├── Deadlock                  chosen as victim; safe to retry
+    │   ├── LockTimeout               a lock was not granted in time
+    │   ├── SerializationConflict     the server gave up the transaction; safe to retry
+    │   └── CycleLimitExceeded        rules keep triggering rules
+    ├── StoreError
+    │   ├── RowExists                 insert of a key that is there already
+    │   ├── RowNotFound               update or delete of a key that is not there
+    │   ├── InvalidRow                unknown column, missing value, wrong type
+    │   ├── ConstraintViolation       a constraint of the database refused the row
+    │   ├── UnsupportedStatement      a statement this release cannot run over the sphere
+    │   └── ConnectionLost            the server went away during a transaction
+    ├── RuleError
+    │   └── RuleFailed                a rule raised; carries the rule's name and the cause
+    └── StreamError
+        ├── BadEvent                  an input event that cannot be understood
+        ├── BatchFailed               a batch stopped at an offending event, as asked
+        └── FeedFailed                the source of a stream failed
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ActiveDBError",
+    "BadEvent",
+    "BatchFailed",
+    "CheckpointMismatch",
+    "ConfigurationError",
+    "ConnectionLost",
+    "ConstraintViolation",
+    "CycleLimitExceeded",
+    "Deadlock",
+    "DefinitionError",
+    "FeedFailed",
+    "InvalidRow",
+    "InvalidURL",
+    "JavaNotFound",
+    "LockTimeout",
+    "PatternError",
+    "RowExists",
+    "RowNotFound",
+    "RuleError",
+    "RuleFailed",
+    "RuleSignatureError",
+    "SerializationConflict",
+    "ServerUnreachable",
+    "StoreError",
+    "StreamError",
+    "TransactionAborted",
+    "TransactionError",
+    "TransactionStateError",
+    "UnsupportedStatement",
+]
+
+
+class ActiveDBError(Exception):
+    """Root of every error that activedb raises on purpose."""
+
+
+class ConfigurationError(ActiveDBError):
+    """A setting, a file or a tool is missing or wrong."""
+
+
+class InvalidURL(ConfigurationError):
+    """The database URL cannot be understood."""
+
+
+class ServerUnreachable(ConfigurationError):
+    """No database server answers at the URL."""
+
+
+class JavaNotFound(ConfigurationError):
+    """Spark needs a JDK 17 or newer, and none was found."""
+
+
+class CheckpointMismatch(ConfigurationError):
+    """The checkpoint of a stream and the ledger in the database do not belong together."""
+
+
+class DefinitionError(ActiveDBError):
+    """A rule, a pattern, a stream or a table is declared wrongly."""
+
+
+class RuleSignatureError(DefinitionError):
+    """A rule's function cannot be called as ``fn(t, o)``."""
+
+
+class PatternError(DefinitionError):
+    """An event expression has no meaning."""
+
+
+class TransactionError(ActiveDBError):
+    """Something about a transaction, not about the data in it."""
+
+
+class TransactionAborted(TransactionError):
+    """The transaction, or a superior of it, has aborted.
+
+    Attributes
+    ----------
+    transaction : int
+        Id of the transaction whose abort this is; 0 where it is not known.
+    """
+
+    def __init__(self, message: str, *, transaction: int = 0):
+        super().__init__(message)
+        self.transaction = transaction
+
+
+class TransactionStateError(TransactionError):
+    """A move that the lifecycle of transactions does not allow."""
+
+
+class Deadlock(TransactionError):
+    """This transaction was chosen as the victim of a deadlock; retrying it is safe.
+
+    Attributes
+    ----------
+    exhausted : bool
+        Whether it was retried as often as allowed already.
+    """
+
+    exhausted = False
+
+
+class LockTimeout(TransactionError):
+    """A lock was not granted in time; retrying is safe."""
+
+
+class SerializationConflict(TransactionError):
+    """The server gave up the top-level transaction; retrying it as a whole is safe."""
+
+
+class CycleLimitExceeded(TransactionError):
+    """Rules keep triggering rules beyond the configured bound."""
+
+
+class StoreError(ActiveDBError):
+    """Something about stored rows or the server that keeps them."""
+
+
+class RowExists(StoreError):
+    """An insert of a key that is there already."""
+
+
+class RowNotFound(StoreError):
+    """An update or delete of a key that is not there."""
+
+
+class InvalidRow(StoreError):
+    """A row with an unknown column, a missing value or a value of the wrong type."""
+
+
+class ConstraintViolation(StoreError):
+    """A constraint of the database refused a row.
+
+    Attributes
+    ----------
+    table, constraint, detail : str
+        What the server says: the table, the constraint's name, the offending key or row.
+    """
+
+    def __init__(self, message: str, *, table: str = "", constraint: str = "", detail: str = ""):
+        super().__init__(message)
+        self.table = table
+        self.constraint = constraint
+        self.detail = detail
+
+
+class UnsupportedStatement(StoreError):
+    """A statement that this release cannot run over the versions of a sphere."""
+
+
+class ConnectionLost(StoreError):
+    """The server went away; whether the commit took place is said in the message."""
+
+
+class RuleError(ActiveDBError):
+    """Something about the execution of a rule."""
+
+
+class RuleFailed(RuleError):
+    """A rule raised; the original error is ``__cause__``.
+
+    Attributes
+    ----------
+    rule : str
+        The rule's name.
+    """
+
+    def __init__(self, message: str, *, rule: str = ""):
+        super().__init__(message)
+        self.rule = rule
+
+
+class StreamError(ActiveDBError):
+    """Something about a stream of events."""
+
+
+class BadEvent(StreamError):
+    """An input event that cannot be understood; it belongs in the dead-letter table."""
+
+
+class BatchFailed(StreamError):
+    """A batch stopped at an offending event because the run was asked to stop there."""
+
+
+class FeedFailed(StreamError):
+    """The source that feeds a stream failed."""

@@ -1,0 +1,243 @@
+"""Occurrences as JSON and back, exactly.
+
+JSON (and more so ``jsonb``, which stores numbers as numeric and refuses NUL) would change some
+values silently: tuples become lists, NaN is no number, ``1e20`` comes back as an int. Whatever
+plain JSON does not keep is therefore written as a tagged value, ``{"$": tag, "v": ...}``; a dict
+that could be mistaken for one is written as a list of pairs under the tag ``dict``.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+from activedb.errors import BadEvent
+from activedb.events._occurrence import Occurrence
+
+__all__ = ["decode", "decode_params", "encode", "encode_params"]
+
+_TAG = "$"
+_DEPTH_MAX = 64
+_LIST_OF = "None, bool, int, float, str, list, dict, datetime, date, Decimal, bytes or UUID"
+
+
+def encode_params(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `params` as a JSON-able dict from which `decode_params` restores them exactly.
+
+    Parameters
+    ----------
+    params : mapping
+        Names to values of exactly the types None, bool, int, float, str, list, dict, datetime,
+        date, Decimal, bytes, UUID, nested at most 64 deep. A datetime may be naive or carry a
+        ``datetime.timezone`` or a keyed ``zoneinfo.ZoneInfo``.
+
+    Raises
+    ------
+    BadEvent
+        Naming the parameter, if a value is of another type (subclasses included).
+    """
+    return _encode_row(params, "parameter")
+
+
+def decode_params(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what `encode_params` encoded.
+
+    Raises
+    ------
+    BadEvent
+        If `data` does not come from `encode_params`, or names a time zone unknown here.
+    """
+    params = _decode(data)
+    if not isinstance(params, dict):
+        raise BadEvent(f"encoded parameters must be a JSON object, not {data!r}")
+    return params
+
+
+def encode(o: Occurrence) -> dict[str, Any]:
+    """Return `o`, rows and parts included, as a JSON-able dict for `decode`.
+
+    Raises
+    ------
+    BadEvent
+        As `encode_params`, naming the parameter or column.
+    """
+    data: dict[str, Any] = {
+        "name": _encode(o.name, "the name", 0),
+        "timestamp": _encode(o.timestamp, "the timestamp", 0),
+    }
+    if o.id is not None:
+        data["id"] = _encode(o.id, "the id", 0)
+    if o.old is not None:
+        data["old"] = _encode_row(o.old, "column")
+    if o.new is not None:
+        data["new"] = _encode_row(o.new, "column")
+    if o.old is None and o.new is None:
+        data["params"] = _encode_row(o.params, "parameter")
+    if o.parts:
+        # Pairs keep the parts in time order; jsonb would sort the keys of an object.
+        data["parts"] = [[_encode(name, "a part", 0), encode(p)] for name, p in o.parts.items()]
+    return data
+
+
+def decode(data: Mapping[str, Any]) -> Occurrence:
+    """Return an occurrence equal, field by field, to the one that `encode` was given.
+
+    Raises
+    ------
+    BadEvent
+        If `data` does not come from `encode`, or names a time zone unknown here.
+    """
+    try:
+        rows = {name: decode_params(data[name]) for name in ("old", "new") if name in data}
+        return Occurrence(
+            _decode(data["name"]),
+            _decode(data["timestamp"]),
+            None if rows else decode_params(data["params"]),
+            id=_decode(data.get("id")),
+            old=rows.get("old"),
+            new=rows.get("new"),
+            parts={_decode(name): decode(part) for name, part in data.get("parts", ())},
+        )
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise BadEvent(f"not an encoded occurrence ({error!r}): {data!r}") from error
+
+
+def _encode_row(row: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    for name in row:
+        if type(name) is not str:
+            raise BadEvent(f"the name of a {kind} must be a string, not {name!r}")
+    encoded = {name: _encode(value, f"{kind} {name!r}", 0) for name, value in row.items()}
+    return encoded if _is_plain_object(row) else _pairs(row, kind, -1)
+
+
+def _encode(value: Any, where: str, depth: int) -> Any:
+    """Encode one value; `where` names it in errors, `depth` counts the containers around it."""
+    kind = type(value)
+    if kind is list or kind is dict:
+        if depth == _DEPTH_MAX:
+            raise BadEvent(f"{where} is nested more than {_DEPTH_MAX} deep, or contains itself")
+        if kind is list:
+            return [_encode(item, where, depth + 1) for item in value]
+        if _is_plain_object(value):
+            return {key: _encode(item, where, depth + 1) for key, item in value.items()}
+        return _pairs(value, where, depth)
+    encoder = _ENCODERS.get(kind)
+    if encoder is None:
+        raise BadEvent(f"{where} is a {kind.__qualname__}: use {_LIST_OF} (no subclass of them)")
+    try:
+        return encoder(value)
+    except ValueError as error:
+        raise BadEvent(f"{where}: {error}") from None
+
+
+def _pairs(mapping: Mapping[Any, Any], where: str, depth: int) -> dict[str, Any]:
+    return _tagged(
+        "dict",
+        [
+            [_encode(key, where, depth + 1), _encode(item, where, depth + 1)]
+            for key, item in mapping.items()
+        ],
+    )
+
+
+def _is_plain_object(mapping: Mapping[Any, Any]) -> bool:
+    return _TAG not in mapping and all(type(key) is str and _is_plain(key) for key in mapping)
+
+
+def _is_plain(text: str) -> bool:
+    """Whether Postgres can store `text`: no NUL, no lone surrogate."""
+    return "\0" not in text and (
+        text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text)
+    )
+
+
+def _tagged(tag: str, value: Any) -> dict[str, Any]:
+    return {_TAG: tag, "v": value}
+
+
+def _encode_int(value: int) -> Any:
+    # Beyond 64 bits JSON readers differ; hex has no limit of digits.
+    return value if -(2**63) <= value < 2**63 else _tagged("int", hex(value))
+
+
+def _encode_float(value: float) -> Any:
+    text = repr(value)
+    # numeric keeps decimals like 0.1 and 1.0, but has no exponent and no negative zero.
+    if math.isfinite(value) and "e" not in text and text != "-0.0":
+        return value
+    return _tagged("float", text)
+
+
+def _encode_str(value: str) -> Any:
+    if _is_plain(value):
+        return value
+    return _tagged("str", value.encode("utf-8", "surrogatepass").hex())
+
+
+def _encode_datetime(value: datetime) -> Any:
+    zone = value.tzinfo
+    if zone is None or type(zone) is timezone:
+        data = {_TAG: "datetime", "v": value.isoformat()}
+    elif type(zone) is ZoneInfo and zone.key is not None:
+        data = {_TAG: "datetime", "v": value.replace(tzinfo=None).isoformat(), "zone": zone.key}
+    else:
+        raise ValueError(
+            f"the time zone {zone!r} cannot be restored: use datetime.timezone or zoneinfo.ZoneInfo"
+        )
+    return {**data, "fold": 1} if value.fold else data
+
+
+def _decode_datetime(data: Mapping[str, Any]) -> datetime:
+    value = datetime.fromisoformat(data["v"])
+    if "zone" in data:
+        value = value.replace(tzinfo=ZoneInfo(data["zone"]))
+    return value.replace(fold=data.get("fold", 0))
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+_ENCODERS: dict[type, Callable[[Any], Any]] = {
+    type(None): _same,
+    bool: _same,
+    int: _encode_int,
+    float: _encode_float,
+    str: _encode_str,
+    datetime: _encode_datetime,
+    date: lambda value: _tagged("date", value.isoformat()),
+    Decimal: lambda value: _tagged("Decimal", str(value)),
+    bytes: lambda value: _tagged("bytes", base64.b64encode(value).decode("ascii")),
+    UUID: lambda value: _tagged("UUID", value.hex),
+}
+
+_DECODERS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+    "int": lambda data: int(data["v"], 16),
+    "float": lambda data: float(data["v"]),
+    "str": lambda data: bytes.fromhex(data["v"]).decode("utf-8", "surrogatepass"),
+    "datetime": _decode_datetime,
+    "date": lambda data: date.fromisoformat(data["v"]),
+    "Decimal": lambda data: Decimal(data["v"]),
+    "bytes": lambda data: base64.b64decode(data["v"], validate=True),
+    "UUID": lambda data: UUID(data["v"]),
+    "dict": lambda data: {_decode(key): _decode(item) for key, item in data["v"]},
+}
+
+
+def _decode(data: Any) -> Any:
+    if isinstance(data, list):
+        return [_decode(item) for item in data]
+    if not isinstance(data, Mapping):
+        return data
+    if _TAG not in data:
+        return {key: _decode(item) for key, item in data.items()}
+    try:
+        return _DECODERS[data[_TAG]](data)
+    except (ArithmeticError, KeyError, TypeError, ValueError) as error:
+        raise BadEvent(f"not an encoded value ({error!r}): {data!r}") from error

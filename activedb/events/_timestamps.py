@@ -1,0 +1,78 @@
+"""Timestamps as integer microseconds since the epoch: the order key of every event."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from activedb.errors import BadEvent
+
+__all__ = ["Timestamp", "microseconds", "seconds_us", "timedelta_us"]
+
+Timestamp = int | float | datetime
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SECOND_US = 1_000_000
+_DAY_US = 86_400 * _SECOND_US
+# What a bigint column holds: a timestamp that cannot be stored must not be accepted first.
+_LIMIT_US = 2**63
+
+
+def timedelta_us(delta: timedelta) -> int:
+    """Return `delta` in microseconds, exactly."""
+    return delta.days * _DAY_US + delta.seconds * _SECOND_US + delta.microseconds
+
+
+def seconds_us(seconds: int | float) -> int | None:
+    """Return `seconds` in microseconds (nearest), or None unless finite and within 64 bits."""
+    scaled = seconds * _SECOND_US
+    # The range is compared first: math.isfinite would overflow on a huge int, and NaN fails here.
+    if not -_LIMIT_US <= scaled < _LIMIT_US:
+        return None
+    return round(scaled)
+
+
+def microseconds(timestamp: Timestamp) -> int:
+    """Return the microseconds from the epoch to `timestamp`.
+
+    Parameters
+    ----------
+    timestamp : int, float or datetime
+        Seconds since the epoch, or an aware datetime.
+
+    Returns
+    -------
+    int
+        Exact for an int or a datetime; the nearest microsecond for a float.
+
+    Raises
+    ------
+    BadEvent
+        If `timestamp` is of another type (bool and subclasses included), naive, NaN, infinite,
+        or does not fit in 64 bits.
+    """
+    # Exact types: a timestamp is kept as given and must survive `encode` unchanged, which a
+    # subclass with fields of its own (nanoseconds, say) would not.
+    if type(timestamp) not in (int, float, datetime):
+        raise BadEvent(
+            f"the timestamp {timestamp!r} is of type {type(timestamp).__qualname__}: convert it "
+            "to int or float seconds since the epoch, or to an aware datetime"
+        )
+    if isinstance(timestamp, datetime):
+        if timestamp.utcoffset() is None:
+            raise BadEvent(
+                f"the timestamp {timestamp!r} is naive: say which time zone it is in, for example "
+                "with .replace(tzinfo=datetime.UTC)"
+            )
+        return timedelta_us(timestamp - _EPOCH)
+    us = seconds_us(timestamp)
+    if us is None:
+        raise BadEvent(
+            f"the timestamp {_shown(timestamp)} is not a finite number of seconds within 64 bits "
+            "of microseconds: give seconds since the epoch"
+        )
+    return us
+
+
+def _shown(number: int | float) -> str:
+    # repr of an int beyond sys.get_int_max_str_digits() raises.
+    return hex(number)[:20] + "…" if isinstance(number, int) else repr(number)

@@ -1,0 +1,126 @@
+"""Committed rows in Postgres, through SQLAlchemy and psycopg 3."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+from sqlalchemy import URL, Connection, MetaData, create_engine, func, select, text
+from sqlalchemy.exc import DBAPIError
+
+from activedb.config import Settings, mask_url
+from activedb.errors import ConfigurationError, ServerUnreachable
+from activedb.store import _migrations
+from activedb.store._store import Store
+from activedb.store._tables import TableSpec
+from activedb.store.embedded import EmbeddedServer
+
+__all__ = ["PostgresStore"]
+
+_SERVER_VERSION_MIN = 150_000
+
+
+class PostgresStore(Store):
+    """Any PostgreSQL 15 or newer.
+
+    Parameters
+    ----------
+    url : sqlalchemy.URL
+    metadata : sqlalchemy.MetaData
+    settings : Settings
+    beneath : EmbeddedServer, optional
+        The embedded server to close with this store.
+
+    Raises
+    ------
+    ServerUnreachable
+        If no server answers, or it refuses the login.
+    ConfigurationError
+        If the server is too old.
+    """
+
+    has_arrays = True
+
+    def __init__(
+        self,
+        url: URL,
+        metadata: MetaData,
+        settings: Settings,
+        *,
+        beneath: EmbeddedServer | None = None,
+    ):
+        options = f"-c lock_timeout={settings.lock_timeout_ms} -c timezone=UTC"
+        connect_args = {"application_name": "activedb", "connect_timeout": 10, **url.query}
+        connect_args["options"] = f"{url.query.get('options', '')} {options}".strip()
+        engine = create_engine(
+            url.set(drivername="postgresql+psycopg").difference_update_query(["options"]),
+            connect_args=connect_args,
+            pool_size=settings.threads + 2,
+            max_overflow=settings.threads + 8,
+            pool_pre_ping=True,
+        )
+        super().__init__(engine, metadata)
+        self._beneath = beneath
+        try:
+            with engine.connect() as connection:
+                self.schema = connection.scalar(select(func.current_schema())) or "public"
+                version = connection.scalar(text("SHOW server_version_num"))
+        except DBAPIError as error:
+            engine.dispose()
+            reason = " ".join(str(error.orig).split())
+            raise ServerUnreachable(
+                f"no Postgres answers at {mask_url(str(url))}: {reason}; check ACTIVEDB_URL, or "
+                f"leave it out to use the embedded server"
+            ) from error
+        if int(version or 0) < _SERVER_VERSION_MIN:
+            engine.dispose()
+            raise ConfigurationError(
+                f"the server at {mask_url(str(url))} is PostgreSQL {version}; 15 or newer is needed"
+            )
+
+    def close(self) -> None:
+        super().close()
+        if self._beneath is not None:
+            self._beneath.close()
+
+    def migrate(self) -> None:
+        _migrations.upgrade(self.engine)
+
+    @contextmanager
+    def short(self, *, lazily: bool = False) -> Iterator[Connection]:
+        with self.engine.begin() as connection:
+            if lazily:
+                _do_not_wait_for_disk(connection)
+            yield connection
+
+    def latch(self) -> AbstractContextManager[Any]:
+        return threading.RLock()
+
+    def acquire(self) -> Connection:
+        return self.engine.connect()
+
+    def begin_writing(self, connection: Connection, latch: AbstractContextManager[Any]) -> None:
+        """Nothing to do: the transaction began with the first statement."""
+
+    def commit(self, connection: Connection, *, lazily: bool) -> None:
+        if lazily:
+            _do_not_wait_for_disk(connection)
+        connection.commit()
+
+    def release(self, connection: Connection, latch: AbstractContextManager[Any]) -> None:
+        connection.close()
+
+    def lock_table(self, connection: Connection, spec: TableSpec, mode: str) -> None:
+        name = connection.dialect.identifier_preparer.format_table(spec.table)
+        connection.execute(text(f"LOCK TABLE {name} IN {mode} MODE"))
+
+    def next_key(self, connection: Connection, spec: TableSpec) -> int:
+        name = connection.dialect.identifier_preparer.format_table(spec.table)
+        sequence = func.pg_get_serial_sequence(name, spec.generated)
+        return int(connection.scalar(select(func.nextval(sequence))))
+
+
+def _do_not_wait_for_disk(connection: Connection) -> None:
+    connection.execute(text("SET LOCAL synchronous_commit = off"))

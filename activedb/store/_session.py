@@ -1,0 +1,156 @@
+"""One hierarchy's conversation with the store: locked reads, queries over a sphere, one flush.
+
+The server sees a hierarchy as one flat transaction (Saygin, Ulusoy, Chakravarthy, section
+4.2.2); this class is that transaction. All threads of the hierarchy use it, one at a time.
+"""
+
+from __future__ import annotations
+
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from sqlalchemy import Connection, Executable, Select
+from sqlalchemy import Row as SQLRow
+
+from activedb.errors import ActiveDBError, SerializationConflict
+from activedb.store._faults import translated
+from activedb.store._overlay import overlaid
+from activedb.store._tables import Key, Row, TableSpec
+from activedb.store._write_set import Change, write
+
+if TYPE_CHECKING:
+    from activedb.store._store import Store
+
+__all__ = ["Durable", "Session"]
+
+Durable: TypeAlias = Callable[[Connection], None]
+"""Something that must be durable together with a commit; it writes on the connection given."""
+
+
+class Session:
+    """A flat transaction on one connection, opened when it is first needed.
+
+    One latch, held for each use of the connection; taken after the hierarchy's latch, never
+    before it.
+    """
+
+    def __init__(self, store: Store, latch: AbstractContextManager[Any]):
+        self._store = store
+        self._connection: Connection | None = None
+        self._latch = latch
+
+    def lock_rows(
+        self, spec: TableSpec, keys: Sequence[Key], *, exclusive: bool
+    ) -> dict[Key, Row | None]:
+        """Committed rows by key, each locked FOR SHARE or FOR UPDATE; None where absent.
+
+        One round trip. An absent row cannot be locked; `confirm_absent` checks it at commit.
+        """
+        with self._latch, translated(f"read rows of {spec.name}"):
+            connection = self._open()
+            statement = spec.exclusive_select if exclusive else spec.shared_select
+            found: dict[Key, Row | None] = dict.fromkeys(keys)
+            wanted = [k[0] for k in keys] if len(spec.key_columns) == 1 else list(keys)
+            for values in connection.execute(statement, {"keys": wanted}):
+                row = spec.row(values)
+                found[spec.key_of(row)] = row
+            return found
+
+    def lock_table(self, spec: TableSpec) -> None:
+        """Keep other processes from writing the table until this transaction ends."""
+        with self._latch, translated(f"lock table {spec.name}"):
+            self._store.lock_table(self._open(), spec, "SHARE")
+
+    def query(
+        self, statement: Executable, dirty: Mapping[TableSpec, Mapping[Key, Row | None]]
+    ) -> list[SQLRow[Any]]:
+        """Rows of a SELECT over the committed state with `dirty` laid over it."""
+        store = self._store
+        seen = overlaid(statement, dirty, schema=store.schema, arrays=store.has_arrays)
+        with self._latch, translated("run the query"):
+            return list(self._open().execute(seen).all())
+
+    def default_of(self, spec: TableSpec, column: str) -> Any:
+        """Value of a column's default: a constant, a call, or what the server says."""
+        default = spec.defaults[column]
+        if not isinstance(default, Select):
+            return default()
+        with self._latch, translated(f"compute the default of {spec.name}.{column}"):
+            return self._open().scalar(default)
+
+    def next_key(self, spec: TableSpec) -> int:
+        """Next number for a table whose key the database generates."""
+        with self._latch, translated(f"number a row of {spec.name}"):
+            return self._store.next_key(self._open(), spec)
+
+    def confirm_absent(self, keys: Mapping[TableSpec, Sequence[Key]]) -> None:
+        """Check at commit that keys read as absent, and not inserted since, are absent still.
+
+        Raises
+        ------
+        SerializationConflict
+            If another process inserted one of them meanwhile.
+        """
+        for spec in sorted(keys, key=lambda s: s.name):
+            with self._latch, translated(f"lock table {spec.name}"):
+                self._store.lock_table(self._open(), spec, "SHARE ROW EXCLUSIVE")
+            found = self.lock_rows(spec, keys[spec], exclusive=False)
+            for key, row in found.items():
+                if row is not None:
+                    raise SerializationConflict(
+                        f"table {spec.name}: another process inserted {key!r} after it was read "
+                        f"as absent; retry the transaction"
+                    )
+
+    def flush(self, changes: Iterable[Change], durable: Iterable[Durable] = ()) -> None:
+        """Write a write set and everything that must be durable with it; see `write`."""
+        with self._latch:
+            connection = self._open()
+            self._store.begin_writing(connection, self._latch)
+            write(connection, changes, self._store.metadata)
+            for also in durable:
+                with translated("write what must be durable with the commit"):
+                    also(connection)
+
+    def probe(self, changes: Iterable[Change]) -> None:
+        """Flush `changes` behind a savepoint, which undoes them if the server refuses one."""
+        with self._latch:
+            connection = self._open()
+            self._store.begin_writing(connection, self._latch)
+            connection.exec_driver_sql("SAVEPOINT activedb_probe")
+            try:
+                write(connection, changes, self._store.metadata)
+            except ActiveDBError:
+                connection.exec_driver_sql("ROLLBACK TO SAVEPOINT activedb_probe")
+                raise
+            connection.exec_driver_sql("RELEASE SAVEPOINT activedb_probe")
+
+    def commit(self, *, lazily: bool = False) -> None:
+        """Make everything flushed durable and give the connection back.
+
+        Parameters
+        ----------
+        lazily : bool
+            Do not wait for the disk: right where somebody replays what a server crash may lose.
+        """
+        with self._latch:
+            try:
+                if self._connection is not None:
+                    with translated("commit (whether it took place is unknown)"):
+                        self._store.commit(self._connection, lazily=lazily)
+            finally:
+                self.close()
+
+    def close(self) -> None:
+        """Undo what is not committed and give the connection back; safe to call again."""
+        with self._latch:
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                self._store.release(connection, self._latch)
+
+    def _open(self) -> Connection:
+        if self._connection is None:
+            self._connection = self._store.acquire()
+        return self._connection

@@ -1,0 +1,85 @@
+"""Where committed rows live: what Postgres and its twin in memory have to provide."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager
+from typing import Any
+
+from sqlalchemy import Connection, Engine, MetaData
+
+from activedb.store._faults import translated
+from activedb.store._session import Session
+from activedb.store._tables import TableSpec
+
+__all__ = ["Store"]
+
+
+class Store(ABC):
+    """A database, and the differences between one kind and another.
+
+    Attributes
+    ----------
+    metadata : sqlalchemy.MetaData
+        The users' tables.
+    schema : str
+        Schema in which unqualified tables lie.
+    has_arrays : bool
+        Whether one bound parameter can carry a whole column.
+    """
+
+    schema: str
+    has_arrays: bool
+
+    def __init__(self, engine: Engine, metadata: MetaData):
+        self.engine = engine
+        self.metadata = metadata
+
+    def session(self) -> Session:
+        """A conversation for one hierarchy; its connection is opened when first used."""
+        return Session(self, self.latch())
+
+    def create_all(self) -> None:
+        """Create the users' tables that are missing."""
+        with translated("create the tables"), self.short() as connection:
+            self.metadata.create_all(connection)
+
+    def close(self) -> None:
+        """Close every pooled connection."""
+        self.engine.dispose()
+
+    @abstractmethod
+    def migrate(self) -> None:
+        """Bring activedb's own tables to the newest version."""
+
+    @abstractmethod
+    def short(self, *, lazily: bool = False) -> AbstractContextManager[Connection]:
+        """A short transaction of its own: committed at the end, rolled back on an error."""
+
+    @abstractmethod
+    def latch(self) -> AbstractContextManager[Any]:
+        """A re-entrant latch for the uses of one session's connection."""
+
+    @abstractmethod
+    def acquire(self) -> Connection:
+        """A connection for one flat transaction."""
+
+    @abstractmethod
+    def begin_writing(self, connection: Connection, latch: AbstractContextManager[Any]) -> None:
+        """Called under the session's latch before a write of a flat transaction."""
+
+    @abstractmethod
+    def commit(self, connection: Connection, *, lazily: bool) -> None:
+        """Make the flat transaction durable."""
+
+    @abstractmethod
+    def release(self, connection: Connection, latch: AbstractContextManager[Any]) -> None:
+        """Undo what is not committed and give the connection back."""
+
+    @abstractmethod
+    def lock_table(self, connection: Connection, spec: TableSpec, mode: str) -> None:
+        """Lock a whole table against other processes."""
+
+    @abstractmethod
+    def next_key(self, connection: Connection, spec: TableSpec) -> int:
+        """Next number of a generated key."""

@@ -1,0 +1,140 @@
+"""The durable side of a stream: ledger, waiting events, late events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, delete, func, insert, select
+
+from activedb.store._faults import translated
+from activedb.store._store import Store
+from activedb.store._system import late_events, ledger, stream_events
+
+__all__ = ["LedgerEntry", "StreamJournal"]
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """One atomic batch that took effect.
+
+    Attributes
+    ----------
+    query_id, batch_id, part : str, int, int
+        The micro-batch, and which part of it.
+    sequence : int
+        Counts the parts of the stream, from 1.
+    punctuation_us : int or None
+        Every event of the stream before it has been processed.
+    complete : bool
+        Whether this is the micro-batch's last part.
+    events, late, dead : int
+        Events processed in this part, and late and dead ones that arrived with it.
+    """
+
+    query_id: str
+    batch_id: int
+    part: int
+    sequence: int
+    punctuation_us: int | None
+    complete: bool
+    events: int
+    late: int
+    dead: int
+
+
+class StreamJournal:
+    """Reads and writes the rows of one stream; writes go on a connection that is handed in."""
+
+    def __init__(self, store: Store, stream: str):
+        self._store = store
+        self._stream = stream
+
+    def last(self) -> LedgerEntry | None:
+        """The newest ledger entry of the stream, or None."""
+        statement = (
+            select(ledger)
+            .where(ledger.c.stream == self._stream)
+            .order_by(ledger.c.sequence.desc())
+            .limit(1)
+        )
+        with translated("read the ledger"), self._store.short() as connection:
+            row = connection.execute(statement).mappings().first()
+        if row is None:
+            return None
+        fields = {name: row[name] for name in LedgerEntry.__slots__}
+        return LedgerEntry(**{**fields, "complete": bool(row["complete"])})
+
+    def kept_events(self) -> list[Mapping[str, Any]]:
+        """Events that wait, and processed ones that patterns may still need, in time order."""
+        statement = (
+            select(stream_events)
+            .where(stream_events.c.stream == self._stream)
+            .order_by(stream_events.c.us, stream_events.c.batch_id, stream_events.c.position)
+        )
+        with translated("read the waiting events"), self._store.short() as connection:
+            return [dict(row) for row in connection.execute(statement).mappings()]
+
+    def totals(self) -> dict[str, int]:
+        """Events processed, late and dead, over all batches of the stream."""
+        c = ledger.c
+        statement = select(func.sum(c.events), func.sum(c.late), func.sum(c.dead)).where(
+            c.stream == self._stream
+        )
+        with translated("read the ledger"), self._store.short() as connection:
+            events, late, dead = connection.execute(statement).one()
+        return {"events": int(events or 0), "late": int(late or 0), "dead": int(dead or 0)}
+
+    def write(
+        self,
+        connection: Connection,
+        entry: LedgerEntry,
+        *,
+        keep: Iterable[Mapping[str, Any]],
+        late: Iterable[Mapping[str, Any]],
+        drop: Iterable[tuple[int, int, int]],
+        forget_before_us: int | None,
+    ) -> None:
+        """Write what one atomic batch leaves behind.
+
+        Parameters
+        ----------
+        keep, late : iterables of event records
+        drop : iterable of (us, batch_id, position)
+            Events that failed and must not take part in later matches.
+        forget_before_us : int or None
+            Kept events before it are needed no more.
+        """
+        c = stream_events.c
+        if forget_before_us is not None:
+            connection.execute(
+                delete(stream_events).where(c.stream == self._stream, c.us < forget_before_us)
+            )
+        _insert_all(connection, stream_events, keep, {"stream": self._stream})
+        for us, batch_id, position in drop:
+            connection.execute(
+                delete(stream_events).where(
+                    c.stream == self._stream,
+                    c.us == us,
+                    c.batch_id == batch_id,
+                    c.position == position,
+                )
+            )
+        head = {
+            "stream": self._stream,
+            "query_id": entry.query_id,
+            "reason": "its time is before the punctuation that was reached when it arrived",
+        }
+        _insert_all(connection, late_events, late, head)
+        values = {name: getattr(entry, name) for name in LedgerEntry.__slots__}
+        values["complete"] = int(entry.complete)
+        connection.execute(insert(ledger).values(stream=self._stream, **values))
+
+
+def _insert_all(
+    connection: Connection, table: Any, records: Iterable[Mapping[str, Any]], head: dict[str, Any]
+) -> None:
+    rows = [{**record, **head} for record in records]
+    if rows:
+        connection.execute(insert(table), rows)

@@ -1,0 +1,95 @@
+"""activedb's own tables. Their schema is the sum of the migrations, which a test checks."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Column,
+    DateTime,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    func,
+)
+
+__all__ = ["dead_letters", "late_events", "ledger", "pending_firings", "stream_events", "system"]
+
+system = MetaData()
+
+ledger = Table(
+    "activedb_ledger",
+    system,
+    Column("query_id", String(64), primary_key=True),
+    Column("batch_id", BigInteger, primary_key=True),
+    Column("part", Integer, primary_key=True),
+    Column("stream", String(200), nullable=False),
+    Column("sequence", BigInteger, nullable=False),
+    Column("punctuation_us", BigInteger),
+    Column("complete", Integer, nullable=False),
+    Column("events", BigInteger, nullable=False),
+    Column("late", BigInteger, nullable=False),
+    Column("dead", BigInteger, nullable=False),
+    Column("committed_at", DateTime(timezone=True), server_default=func.now(), nullable=False),
+    UniqueConstraint("stream", "sequence", name="activedb_ledger_sequence"),
+)
+"""One row per atomic batch, written in the transaction of the batch's effects. A micro-batch is
+processed in one or more parts; the last has ``complete`` = 1. ``sequence`` counts the parts of a
+stream, so that two processes cannot both feed it."""
+
+stream_events = Table(
+    "activedb_stream_events",
+    system,
+    Column("stream", String(200), primary_key=True),
+    Column("us", BigInteger, primary_key=True),
+    Column("batch_id", BigInteger, primary_key=True),
+    Column("position", BigInteger, primary_key=True),
+    Column("event_id", Text),
+    Column("type", Text, nullable=False),
+    Column("params", JSON, nullable=False),
+)
+"""Events at or after the punctuation wait here; earlier ones are kept while a pattern's window
+may still need them."""
+
+late_events = Table(
+    "activedb_late_events",
+    system,
+    Column("stream", String(200), primary_key=True),
+    Column("query_id", String(64), primary_key=True),
+    Column("batch_id", BigInteger, primary_key=True),
+    Column("position", BigInteger, primary_key=True),
+    Column("us", BigInteger, nullable=False),
+    Column("event_id", Text),
+    Column("type", Text, nullable=False),
+    Column("params", JSON, nullable=False),
+    Column("reason", Text, nullable=False),
+)
+
+dead_letters = Table(
+    "activedb_dead_letters",
+    system,
+    Column("source", String(200), primary_key=True),
+    Column("identity", String(400), primary_key=True),
+    Column("kind", String(20), nullable=False),
+    Column("payload", JSON, nullable=False),
+    Column("error", String(200), nullable=False),
+    Column("reason", Text, nullable=False),
+)
+"""Events that could not be processed (kind ``event``) and rules that failed (kind ``rule``)."""
+
+pending_firings = Table(
+    "activedb_pending_firings",
+    system,
+    Column("firing", String(400), primary_key=True),
+    Column("run", String(100), nullable=False),
+    Column("rule", String(200), nullable=False),
+    Column("occurrence", JSON, nullable=False),
+    Column("done", Integer, nullable=False),
+    Index("activedb_pending_firings_run", "run"),
+)
+"""Firings of detached rules, recorded at their event; ``done`` ones of a stream's batch stay
+until the batch has committed, so that its replay finds them."""

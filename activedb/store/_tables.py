@@ -1,0 +1,251 @@
+"""What the layers above know of a table: its name, its key, its columns, complete rows."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+from sqlalchemy import (
+    Boolean,
+    Column,
+    DateTime,
+    Float,
+    Integer,
+    Numeric,
+    Select,
+    String,
+    Table,
+    bindparam,
+    cast,
+    inspect,
+    literal,
+    select,
+    tuple_,
+)
+from sqlalchemy.exc import NoInspectionAvailable
+
+from activedb.errors import DefinitionError, InvalidRow
+
+__all__ = ["Key", "Row", "TableSpec", "Tables"]
+
+Row: TypeAlias = Mapping[str, Any]
+"""A read-only mapping, column name to value."""
+
+Key: TypeAlias = tuple[Any, ...]
+"""Values of the primary key, in column order; always a tuple."""
+
+_CHECKED: tuple[tuple[type[Any], type[Any] | tuple[type[Any], ...]], ...] = (
+    (Boolean, bool),
+    (Integer, int),
+    (Float, (int, float)),
+    (Numeric, (int, float, Decimal)),
+    (String, str),
+    (DateTime, datetime.datetime),
+)
+
+
+class Tables:
+    """The tables met so far, by Table or mapped class."""
+
+    def __init__(self) -> None:
+        self._specs: dict[Any, TableSpec] = {}
+
+    def spec(self, table: Any) -> TableSpec:
+        """Spec of a SQLAlchemy Table or mapped class; O(1) after the first call.
+
+        Raises
+        ------
+        DefinitionError
+            If it is neither, or has no primary key.
+        """
+        try:
+            return self._specs[table]
+        except (KeyError, TypeError):
+            plain = _plain_table(table)
+            spec = self._specs.get(plain) or TableSpec(plain)
+            self._specs[plain] = self._specs[table] = spec
+            return spec
+
+
+class TableSpec:
+    """A SQLAlchemy table as the transactions see it: rows by primary key.
+
+    Attributes
+    ----------
+    name : str
+        The table's full name, also its lock resource.
+    table : sqlalchemy.Table
+        The table itself.
+    key_columns : tuple of str
+        Names of the primary key's columns, in column order.
+    key_constraint : str
+        Name of the primary key's constraint on the server.
+    generated : str or None
+        Name of the key column that the database numbers by itself.
+    defaults : dict
+        Column name to its default: a callable without arguments, or a SELECT for the server.
+    shared_select, exclusive_select : sqlalchemy.Select
+        Rows whose keys are bound to ``keys``, locked FOR SHARE or FOR UPDATE.
+    """
+
+    def __init__(self, table: Table):
+        if not table.primary_key.columns:
+            raise DefinitionError(
+                f"table {table.fullname} has no primary key; rows are locked and versioned by "
+                f"primary key, so declare one"
+            )
+        self.table = table
+        self.name = str(table.fullname)
+        self.key_columns = tuple(str(c.name) for c in table.primary_key.columns)
+        self.key_constraint = str(table.primary_key.name or f"{table.name}_pkey")
+        self._columns: dict[str, Column[Any]] = {str(c.name): c for c in table.columns}
+        self._types = {str(c.name): _python_types(c) for c in table.columns}
+        auto = table.autoincrement_column
+        self.generated = str(auto.name) if auto is not None else None
+        self.defaults = {
+            str(c.name): _default(c)
+            for c in table.columns
+            if c.name != self.generated and (c.default is not None or c.server_default is not None)
+        }
+        self._required = [str(c.name) for c in table.columns if not c.nullable]
+        self.shared_select = self._select_by_key().with_for_update(read=True)
+        self.exclusive_select = self._select_by_key().with_for_update()
+
+    def __repr__(self) -> str:
+        return f"<TableSpec {self.name}>"
+
+    def key(self, key: Any) -> Key:
+        """Normalise a user's key: a value for a simple key, a tuple for a composite one.
+
+        Raises
+        ------
+        InvalidRow
+            If the number or a type of the values does not fit the primary key.
+        """
+        values = key if isinstance(key, tuple) else (key,)
+        if len(values) != len(self.key_columns):
+            raise InvalidRow(
+                f"table {self.name}: the key is ({', '.join(self.key_columns)}), so give "
+                f"{len(self.key_columns)} value(s), not {len(values)}: {key!r}"
+            )
+        for name, value in zip(self.key_columns, values, strict=True):
+            if value is None:
+                raise InvalidRow(f"table {self.name}: key column {name} cannot be NULL")
+            self._check_type(name, value)
+        return values
+
+    def key_of(self, row: Row) -> Key:
+        """Key of a complete row."""
+        return tuple([row[name] for name in self.key_columns])
+
+    def row(self, values: Sequence[Any]) -> Row:
+        """A read-only row from the values of all columns, in order."""
+        return MappingProxyType(dict(zip(self._columns, values, strict=True)))
+
+    def missing_defaults(self, values: Mapping[str, Any]) -> list[str]:
+        """Columns that `values` leaves to their defaults.
+
+        Raises
+        ------
+        InvalidRow
+            On an unknown column.
+        """
+        self._check(values)
+        return [name for name in self.defaults if name not in values]
+
+    def complete(self, values: Mapping[str, Any]) -> Row:
+        """Check the values of an insert and make them a whole row.
+
+        Defaults and generated keys must be filled in already.
+
+        Raises
+        ------
+        InvalidRow
+            On an unknown column, a wrong type or a missing value of a NOT NULL column.
+        """
+        self._check(values)
+        row = MappingProxyType({name: values.get(name) for name in self._columns})
+        for name in self._required:
+            if row[name] is None:
+                raise InvalidRow(f"table {self.name}: column {name} is NOT NULL; give it a value")
+        return row
+
+    def changed(self, row: Row, values: Mapping[str, Any]) -> Row:
+        """`row` with `values` applied, checked.
+
+        Raises
+        ------
+        InvalidRow
+            On an unknown column, a wrong type, NULL in a NOT NULL column or a change of the key.
+        """
+        for name in self.key_columns:
+            if name in values and values[name] != row[name]:
+                raise InvalidRow(
+                    f"table {self.name}: an update cannot change key column {name}; "
+                    f"delete the row and insert another"
+                )
+        self._check(values)
+        return self.complete({**row, **values})
+
+    def _check(self, values: Mapping[str, Any]) -> None:
+        for name, value in values.items():
+            if name not in self._columns:
+                raise InvalidRow(
+                    f"table {self.name} has no column {name!r}; it has {', '.join(self._columns)}"
+                )
+            if value is not None:
+                self._check_type(name, value)
+
+    def _check_type(self, name: str, value: Any) -> None:
+        wanted = self._types[name]
+        if wanted is None:
+            return
+        if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
+            raise InvalidRow(
+                f"table {self.name}: column {name} takes {self._columns[name].type!r}, "
+                f"not {type(value).__name__} {value!r}"
+            )
+
+    def _select_by_key(self) -> Select[Any]:
+        keys = bindparam("keys", expanding=True)
+        columns = [self.table.c[name] for name in self.key_columns]
+        chosen = columns[0] if len(columns) == 1 else tuple_(*columns)
+        return select(*self.table.columns).where(chosen.in_(keys)).order_by(*columns)
+
+
+def _plain_table(table: Any) -> Table:
+    if isinstance(table, Table):
+        return table
+    try:
+        mapped = inspect(table).local_table
+    except (NoInspectionAvailable, AttributeError):
+        mapped = None
+    if not isinstance(mapped, Table):
+        raise DefinitionError(
+            f"{table!r} is neither a SQLAlchemy Table nor a class mapped to one table"
+        )
+    return mapped
+
+
+def _python_types(column: Column[Any]) -> type[Any] | tuple[type[Any], ...] | None:
+    """Python types a column takes, or None where only the database can tell."""
+    if type(column.type).__module__.startswith("sqlalchemy."):
+        for sql_type, python_types in _CHECKED:
+            if isinstance(column.type, sql_type):
+                return python_types
+    return None
+
+
+def _default(column: Column[Any]) -> Callable[[], Any] | Select[Any]:
+    """A column's default as something to call, or as a SELECT where the server must tell."""
+    chosen: Any = column.default if column.default is not None else column.server_default
+    argument: Any = chosen.arg
+    if chosen is column.default and callable(argument):
+        return lambda: argument(None)
+    if chosen is column.default and not hasattr(argument, "compile"):
+        return lambda: argument
+    expression = literal(argument) if isinstance(argument, str) else argument
+    return select(cast(expression, column.type))

@@ -1,0 +1,21 @@
+"""Streams of events: what they are, their atomic batches, and event-time order."""
+
+from activedb.streams._arrivals import Arrival, Arrivals, Refused, of_batch, of_occurrences
+from activedb.streams._batch import PARAM_PREFIX, AtomicBatch, EventColumn, EventTable
+from activedb.streams._buffer import EventTimeBuffer
+from activedb.streams._declaration import Files, Stream
+
+__all__ = [
+    "PARAM_PREFIX",
+    "Arrival",
+    "Arrivals",
+    "AtomicBatch",
+    "EventColumn",
+    "EventTable",
+    "EventTimeBuffer",
+    "Files",
+    "Refused",
+    "Stream",
+    "of_batch",
+    "of_occurrences",
+]

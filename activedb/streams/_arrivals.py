@@ -1,0 +1,165 @@
+"""Sorting the rows of an atomic batch: admitted, late, or not an event at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+from activedb.errors import BadEvent
+from activedb.events import Occurrence, decode_params, encode_params
+from activedb.streams._batch import PARAM_PREFIX, AtomicBatch
+from activedb.streams._declaration import Stream
+
+__all__ = ["Arrival", "Arrivals", "Refused", "of_batch", "of_occurrences"]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """An event of a stream with the place where it arrived.
+
+    Attributes
+    ----------
+    occurrence : Occurrence
+    batch_id, position : int
+        The micro-batch, and the row in it: the event's identity within the query.
+    """
+
+    occurrence: Occurrence
+    batch_id: int
+    position: int
+
+    @property
+    def order(self) -> tuple[int, str, int, int]:
+        """Event-time order; ties go by event id, then by arrival."""
+        o = self.occurrence
+        return (o.us, o.id or "", self.batch_id, self.position)
+
+    def record(self) -> dict[str, Any]:
+        """The event as a row; `restore` undoes it."""
+        o = self.occurrence
+        return {
+            "us": o.us,
+            "batch_id": self.batch_id,
+            "position": self.position,
+            "event_id": o.id,
+            "type": o.name,
+            "params": encode_params(o.params),
+        }
+
+    @classmethod
+    def restore(cls, record: Mapping[str, Any]) -> Arrival:
+        """The event that `record` was made of."""
+        when = _EPOCH + timedelta(microseconds=record["us"])
+        params = decode_params(record["params"])
+        o = Occurrence(record["type"], when, params, id=record["event_id"])
+        return cls(o, record["batch_id"], record["position"])
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A row of which no event can be made, with the reason."""
+
+    position: int
+    payload: Mapping[str, Any]
+    error: BadEvent
+
+
+@dataclass(slots=True)
+class Arrivals:
+    """The rows of one batch, sorted."""
+
+    admitted: list[Arrival] = field(default_factory=list)
+    late: list[Arrival] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
+
+
+def of_batch(stream: Stream, batch: AtomicBatch, punctuation_us: int | None) -> Arrivals:
+    """Sort the rows of `batch`; those before `punctuation_us` are late. O(rows)."""
+    return _sorted(_events(stream, batch), batch.batch_id, punctuation_us)
+
+
+def of_occurrences(
+    stream: Stream, occurrences: Iterable[Occurrence], batch_id: int, punctuation_us: int | None
+) -> Arrivals:
+    """Sort events that come from Python; those before `punctuation_us` are late. O(events)."""
+
+    def events() -> Iterator[Occurrence | Refused]:
+        for position, o in enumerate(occurrences):
+            problem = _problem(stream, o.name, o.params)
+            if problem is None:
+                yield o
+            else:
+                payload = {"type": o.name, "timestamp": str(o.timestamp), **_shown(o.params)}
+                yield Refused(position, payload, BadEvent(problem))
+
+    return _sorted(events(), batch_id, punctuation_us)
+
+
+def _sorted(
+    events: Iterable[Occurrence | Refused], batch_id: int, punctuation_us: int | None
+) -> Arrivals:
+    arrivals = Arrivals()
+    for position, event in enumerate(events):
+        if isinstance(event, Refused):
+            arrivals.refused.append(event)
+            continue
+        arrival = Arrival(event, batch_id, position)
+        is_late = punctuation_us is not None and event.us < punctuation_us
+        (arrivals.late if is_late else arrivals.admitted).append(arrival)
+    return arrivals
+
+
+def _events(stream: Stream, batch: AtomicBatch) -> Iterator[Occurrence | Refused]:
+    table = batch.table
+    names = batch.param_names
+    columns = [table.column(PARAM_PREFIX + name).to_pylist() for name in names]
+    rows: Iterable[tuple[Any, ...]] = (
+        zip(*columns, strict=True) if columns else ((),) * table.num_rows
+    )
+    heads = zip(
+        *(
+            table.column(name).to_pylist()
+            for name in ("event_type", "event_time_us", "event_id", "raw")
+        ),
+        rows,
+        strict=True,
+    )
+    for position, (kind, us, event_id, raw, values) in enumerate(heads):
+        params = dict(zip(names, values, strict=True))
+        problem = _problem(stream, kind, params)
+        if problem is None and us is None:
+            problem = "the timestamp is missing or cannot be parsed"
+        if problem is None:
+            try:
+                yield Occurrence(
+                    kind, _EPOCH + timedelta(microseconds=us), _known(params), id=event_id
+                )
+                continue
+            except BadEvent as error:
+                problem = str(error)
+        payload = {"raw": raw} if raw is not None else {"type": kind, **_shown(params)}
+        yield Refused(position, payload, BadEvent(problem))
+
+
+def _problem(stream: Stream, kind: str | None, params: Mapping[str, Any]) -> str | None:
+    required = stream.types.get(kind) if kind is not None else None
+    if required is None:
+        return f"unknown event type {kind!r}; stream {stream.name} has {', '.join(stream.types)}"
+    missing = [name for name in required if params.get(name) is None]
+    if missing:
+        return f"event {kind} lacks {', '.join(missing)}"
+    return None
+
+
+def _known(params: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Check at the door that the parameters can be kept."""
+    encode_params(params)
+    return params
+
+
+def _shown(params: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value if isinstance(value, int | str) else repr(value) for name, value in params.items()}

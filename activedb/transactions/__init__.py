@@ -1,0 +1,10 @@
+"""The forest of transactions: states, threads, versions, delegation."""
+
+from activedb.transactions._children import Child
+from activedb.transactions._forest import Forest, Listener
+from activedb.transactions._hierarchy import Run
+from activedb.transactions._node import current_transaction
+from activedb.transactions._states import State
+from activedb.transactions._transaction import Transaction
+
+__all__ = ["Child", "Forest", "Listener", "Run", "State", "Transaction", "current_transaction"]

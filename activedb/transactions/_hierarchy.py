@@ -1,0 +1,157 @@
+"""What all transactions of one hierarchy share: the flat transaction beneath them."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from activedb.errors import ActiveDBError
+from activedb.store import Change, Durable, Key, Row, Session, TableSpec
+
+__all__ = ["Hierarchy", "Run", "Workspace"]
+
+Workspace: TypeAlias = dict[TableSpec, dict[Key, Row | None]]
+"""Row versions of one transaction, per table; None is a tombstone."""
+
+
+@dataclass(slots=True)
+class Run:
+    """What stays the same when a top-level transaction is tried again.
+
+    Attributes
+    ----------
+    name : str
+        Identity of the work; firings of detached rules are named after it.
+    lazily : bool
+        Whether the commit need not wait for the disk, because somebody replays what a crash of
+        the server may lose.
+    careful : bool
+        Whether the rows of each child of the top-level transaction are checked by the server as
+        the child commits, so that a refused row aborts that child alone.
+    fired : set of str
+        Detached firings recorded by earlier tries.
+    """
+
+    name: str = field(default_factory=lambda: uuid.uuid4().hex)
+    lazily: bool = False
+    careful: bool = False
+    fired: set[str] = field(default_factory=set)
+
+
+class Hierarchy:
+    """One top-level transaction with its inferiors, as the store sees it.
+
+    Attributes
+    ----------
+    session : Session
+        The flat transaction on the server.
+    latch : threading.RLock
+        Guards `base` and the delegation of workspaces. Taken before the session's latch.
+    base : dict
+        Committed rows this hierarchy has locked, per table; None where there was none.
+    durable : list
+        Writes that must be durable together with the top-level commit.
+    broken : ActiveDBError or None
+        Why the flat transaction can no longer commit.
+    """
+
+    def __init__(self, session: Session, run: Run):
+        self.session = session
+        self.run = run
+        self.latch = threading.RLock()
+        self.base: dict[TableSpec, dict[Key, Row | None]] = {}
+        self._exclusive: set[tuple[TableSpec, Key]] = set()
+        self._locked_tables: set[TableSpec] = set()
+        self.durable: list[Durable] = []
+        self.broken: ActiveDBError | None = None
+
+    def read(self, spec: TableSpec, keys: Iterable[Key], *, exclusive: bool) -> dict[Key, Row | None]:
+        """Committed rows, locked on the server once per hierarchy and mode.
+
+        At most one round trip; none when the hierarchy has locked all of `keys` before.
+        """
+        with self.latch:
+            rows = self.base.setdefault(spec, {})
+            missing = [key for key in keys if self._must_fetch(spec, key, rows, exclusive)]
+            if missing:
+                with self.breaking():
+                    fetched = self.session.lock_rows(spec, missing, exclusive=exclusive)
+                rows.update(fetched)
+                if exclusive:
+                    self._exclusive.update((spec, key) for key in missing)
+            return {key: rows[key] for key in keys}
+
+    def _must_fetch(
+        self, spec: TableSpec, key: Key, rows: Mapping[Key, Row | None], exclusive: bool
+    ) -> bool:
+        if key not in rows:
+            return True
+        return exclusive and rows[key] is not None and (spec, key) not in self._exclusive
+
+    def lock_table(self, spec: TableSpec) -> None:
+        """Lock a whole table on the server, once per hierarchy."""
+        with self.latch:
+            if spec not in self._locked_tables:
+                with self.breaking():
+                    self.session.lock_table(spec)
+                self._locked_tables.add(spec)
+
+    def changes(self, workspace: Workspace) -> list[Change]:
+        """Write set of a workspace against the committed rows."""
+        with self.latch:
+            return [
+                Change(spec, key, self.base[spec][key], new)
+                for spec, rows in workspace.items()
+                for key, new in rows.items()
+            ]
+
+    def check(self, workspace: Workspace) -> None:
+        """Have the server accept a workspace now; the accepted versions become the base.
+
+        Raises
+        ------
+        ConstraintViolation, InvalidRow
+            When the server refuses a row; the flat transaction stays usable.
+        """
+        with self.latch:
+            changes = self.changes(workspace)
+            if changes:
+                self.session.probe(changes)
+            for change in changes:
+                self.base[change.spec][change.key] = change.new
+            workspace.clear()
+
+    def commit(self, workspace: Workspace) -> None:
+        """Write `workspace` and what is durable with it, and commit on the server.
+
+        Raises
+        ------
+        ConstraintViolation, InvalidRow, SerializationConflict, ConnectionLost
+            When the server refuses; nothing is written then.
+        """
+        with self.latch, self.breaking():
+            changes = self.changes(workspace)
+            absent = {
+                spec: sorted(
+                    (k for k, row in rows.items() if row is None and k not in workspace.get(spec, ())),
+                    key=repr,
+                )
+                for spec, rows in self.base.items()
+            }
+            self.session.confirm_absent({spec: keys for spec, keys in absent.items() if keys})
+            if changes or self.durable:
+                self.session.flush(changes, self.durable)
+            self.session.commit(lazily=self.run.lazily)
+
+    @contextmanager
+    def breaking(self) -> Iterator[None]:
+        """An error inside leaves the flat transaction unusable: remember it."""
+        try:
+            yield
+        except ActiveDBError as error:
+            self.broken = self.broken or error
+            raise

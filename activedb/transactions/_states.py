@@ -1,0 +1,39 @@
+"""The lifecycle of a transaction, declared as a table of allowed moves."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from activedb.errors import TransactionStateError
+
+__all__ = ["State", "checked_move"]
+
+
+class State(StrEnum):
+    """Where a transaction is in its life."""
+
+    ACTIVE = "active"
+    COMMITTING = "committing"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+
+
+_MOVES: dict[State, frozenset[State]] = {
+    State.ACTIVE: frozenset({State.COMMITTING, State.ABORTED}),
+    State.COMMITTING: frozenset({State.COMMITTED, State.ABORTED}),
+    State.COMMITTED: frozenset(),
+    State.ABORTED: frozenset(),
+}
+
+
+def checked_move(now: State, then: State) -> State:
+    """`then`, if the lifecycle allows the move.
+
+    Raises
+    ------
+    TransactionStateError
+        If it does not.
+    """
+    if then not in _MOVES[now]:
+        raise TransactionStateError(f"a transaction that is {now} cannot become {then}")
+    return then

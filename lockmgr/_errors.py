@@ -1,0 +1,51 @@
+"""The errors of the lock manager.
+
+::
+
+    LockError
+    ├── LockUsageError    a call that the protocol does not allow: a mistake in the caller
+    ├── Deadlock          chosen as victim; abort and retry
+    ├── LockTimeout       not granted in time; the transaction may go on or abort
+    └── WaitCancelled     somebody else ended the wait; abort
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lockmgr._replies import DeadlockReport
+
+__all__ = ["Deadlock", "LockError", "LockTimeout", "LockUsageError", "WaitCancelled"]
+
+
+class LockError(Exception):
+    """Root of every error that the lock manager raises on purpose."""
+
+
+class LockUsageError(LockError):
+    """A call that the locking protocol does not allow; nothing was changed by it."""
+
+
+class Deadlock(LockError):
+    """The transaction was chosen as the victim of a deadlock; its request is withdrawn.
+
+    It keeps its locks until it aborts, and nothing moves before that. Retrying it is safe.
+
+    Attributes
+    ----------
+    report : DeadlockReport
+        The cycle, beginning with the victim.
+    """
+
+    def __init__(self, report: DeadlockReport):
+        super().__init__(report.text())
+        self.report = report
+
+
+class LockTimeout(LockError):
+    """The lock was not granted in time; the request is withdrawn."""
+
+
+class WaitCancelled(LockError):
+    """The wait was ended by `LockManager.cancel`; the transaction can only end now."""

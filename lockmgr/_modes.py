@@ -1,0 +1,87 @@
+"""Lock modes: which go together, and which is the weakest that covers two.
+
+The two tables below are the only place where this is said; everything else asks this module
+(Gray, Lorie, Putzolu, Traiger 1976).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+__all__ = [
+    "COMPATIBLE",
+    "CONFLICTS",
+    "SUPREMUM",
+    "UNIT",
+    "Mode",
+    "intention",
+]
+
+
+class Mode(IntEnum):
+    """A lock mode; reading needs `S`, writing needs `X`.
+
+    The integers are places in the tables, not strengths: modes are only partially ordered, so
+    compare them through `SUPREMUM`, never with ``<``.
+    """
+
+    IS = 0
+    """Intention to read something inside the resource."""
+    IX = 1
+    """Intention to write something inside the resource."""
+    S = 2
+    """Read the resource and everything inside it."""
+    SIX = 3
+    """Read everything inside the resource, and intention to write some of it."""
+    X = 4
+    """Write the resource and everything inside it."""
+
+
+IS, IX, S, SIX, X = Mode
+
+# fmt: off
+COMPATIBLE: Final[tuple[tuple[bool, ...], ...]] = (
+    #  IS     IX     S      SIX    X
+    (True,  True,  True,  True,  False),  # IS
+    (True,  True,  False, False, False),  # IX
+    (True,  False, True,  False, False),  # S
+    (True,  False, False, False, False),  # SIX
+    (False, False, False, False, False),  # X
+)
+"""``COMPATIBLE[a][b]``: may one transaction hold `a` while an unrelated one holds `b`?"""
+
+SUPREMUM: Final[tuple[tuple[Mode, ...], ...]] = (
+    # IS  IX   S    SIX  X
+    (IS,  IX,  S,   SIX, X),  # IS
+    (IX,  IX,  SIX, SIX, X),  # IX
+    (S,   SIX, S,   SIX, X),  # S
+    (SIX, SIX, SIX, SIX, X),  # SIX
+    (X,   X,   X,   X,   X),  # X
+)
+"""``SUPREMUM[a][b]``: the weakest mode as strong as both. `a` covers `b` iff it is `a` itself.
+
+The supremum conflicts with exactly what one of the two conflicts with, so merging the modes that
+a transaction retains changes nobody's rights.
+"""
+# fmt: on
+
+_TALLY_BITS: Final = 32
+
+UNIT: Final[tuple[int, ...]] = tuple(1 << (_TALLY_BITS * mode) for mode in Mode)
+"""``UNIT[mode]``: one lock of this mode in a *tally*, an integer with a 32-bit count per mode.
+
+``tally & CONFLICTS[mode]`` is non-zero iff something counted conflicts with `mode`, however many
+locks are counted.
+"""
+
+CONFLICTS: Final[tuple[int, ...]] = tuple(
+    sum(UNIT[other] * ((1 << _TALLY_BITS) - 1) for other in Mode if not COMPATIBLE[mode][other])
+    for mode in Mode
+)
+"""``CONFLICTS[mode]``: the mask of the counts, in a tally, of the modes that conflict with it."""
+
+
+def intention(mode: Mode) -> Mode:
+    """Return the mode needed on every enclosing resource before `mode` is asked for inside it."""
+    return IS if mode in (IS, S) else IX

@@ -1,0 +1,33 @@
+"""What Spark's own checkpoint says about a query: its id and the watermark of each micro-batch.
+
+Spark writes ``offsets/<batch id>`` before it runs a micro-batch and reads it back, unchanged, when
+it runs the micro-batch again after a failure. The watermark in it is therefore the same at every
+replay, which a watermark kept in memory would not be.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def read_query_id(checkpoint: Path) -> str:
+    """Return the query's id, which Spark writes before the first micro-batch of the first run."""
+    text = (checkpoint / "metadata").read_text(encoding="utf-8")
+    return str(json.loads(text)["id"])
+
+
+def read_punctuation_us(checkpoint: Path, batch_id: int) -> int | None:
+    """Return the punctuation of a micro-batch, in microseconds since 1970 UTC.
+
+    Spark keeps its watermark in whole milliseconds, rounded down, so the product with 1000 never
+    claims more than has been seen. Spark starts it at 0 and does not tell "nothing seen" from
+    "1970-01-01"; both are None here.
+    """
+    # Line 1 is the format's version, line 2 the metadata, the others one offset per source.
+    text = (checkpoint / "offsets" / str(batch_id)).read_text(encoding="utf-8")
+    watermark_ms = int(json.loads(text.splitlines()[1])["batchWatermarkMs"])
+    return watermark_ms * 1000 if watermark_ms > 0 else None

@@ -1,0 +1,155 @@
+"""From the input's columns to the columns of an atomic batch, as one Spark projection."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as sf
+from pyspark.sql.types import DataType, DateType, TimestampNTZType, TimestampType
+
+from activedb.errors import DefinitionError
+from activedb.streams._batch import PARAM_PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from activedb.streams._declaration import Stream
+
+WATERMARK = "activedb_watermark"
+_INPUT = "activedb_input"
+_CORRUPT = "activedb_corrupt"
+# The years that Python's datetime can hold. A time outside them is a misread number, and one such
+# row would carry the watermark beyond everything else.
+_TIME_MIN = "0001-01-01 00:00:00"
+_TIME_MAX = "9999-12-31 23:59:59.999999"
+
+
+def project(
+    df: DataFrame, stream: Stream, *, order: Sequence[str] = (), corrupt: str | None = None
+) -> DataFrame:
+    """Return ``df`` as event columns (see :class:`AtomicBatch`) under a watermark.
+
+    Parameters
+    ----------
+    df : DataFrame
+        The input.
+    stream : Stream
+        The declaration.
+    order : Sequence[str]
+        Input columns passed through, no part of the event.
+    corrupt : str, optional
+        The input column in which Spark's reader keeps the text of a row it could not parse.
+
+    Raises
+    ------
+    DefinitionError
+        If an expression cannot be understood, the timestamp is no TIMESTAMP, or an event type
+        needs a parameter that the input does not have.
+    """
+    inputs = [name for name in df.columns if name not in order and name != corrupt]
+    params = (
+        {name: _column(name) for name in inputs}
+        if stream.params is None
+        else {
+            name: _safe(df, stream, f"parameter {name!r}", expression)
+            for name, expression in stream.params.items()
+        }
+    )
+    _check_required(stream, params)
+    event_id = sf.lit(None) if stream.id is None else _safe(df, stream, "id", stream.id)
+    named = df.select(
+        _safe(df, stream, "type", stream.type).cast("string").alias("event_type"),
+        _time_us(df, stream).alias("event_time_us"),
+        event_id.cast("string").alias("event_id"),
+        *(column.alias(PARAM_PREFIX + name) for name, column in params.items()),
+        sf.struct(*map(_column, inputs)).alias(_INPUT),
+        (sf.lit(None) if corrupt is None else _column(corrupt)).cast("string").alias(_CORRUPT),
+        *map(_column, order),
+    )
+    text = sf.coalesce(_CORRUPT, sf.to_json(_INPUT, {"ignoreNullFields": "false"}))
+    earliest = sf.lit(_TIME_MIN).cast("timestamp")
+    events = (f for f in named.schema if f.name not in (_INPUT, _CORRUPT, *order))
+    return named.select(
+        *(_within_years(_column(f.name), f.dataType).alias(f.name) for f in events),
+        sf.when(_is_bad(stream), text).alias("raw"),
+        *map(_column, order),
+        # NULL must not move the watermark, and Spark would read it as 1970.
+        sf.coalesce(sf.timestamp_micros("event_time_us"), earliest).alias(WATERMARK),
+    ).withWatermark(WATERMARK, f"{_delay_ms(stream)} milliseconds")
+
+
+def _column(name: str) -> Column:
+    return sf.col("`" + name.replace("`", "``") + "`")
+
+
+def _safe(df: DataFrame, stream: Stream, what: str, expression: str) -> Column:
+    """Return the column of a SQL expression, NULL where its evaluation fails.
+
+    Settings and the ``try_`` functions cover many failures but not all (``timestamp_millis`` of a
+    large number raises in every mode), and one such row would end the query. Spark has the
+    expression that its ``try_`` functions are made of; it only has no name in SQL.
+    """
+    try:
+        plain = sf.expr(expression)
+        df.select(plain)
+    except (AnalysisException, ParseException) as error:
+        reason = str(error).split("\n", 1)[0]
+        raise DefinitionError(
+            f"stream {stream.name!r}: the expression for {what}, {expression!r}, "
+            f"cannot be understood: {reason}"
+        ) from error
+    jvm: Any = df.sparkSession._jvm
+    sql = jvm.org.apache.spark.sql
+    columns = sql.classic.ExpressionUtils
+    return Column(columns.column(sql.catalyst.expressions.TryEval(columns.expression(plain._jc))))
+
+
+def _time_us(df: DataFrame, stream: Stream) -> Column:
+    column = _safe(df, stream, "timestamp", stream.timestamp)
+    kind = df.select(column).schema[0].dataType
+    # A cast from a number would read it as seconds and from a text by Spark's own rules.
+    if not isinstance(kind, TimestampType | TimestampNTZType):
+        raise DefinitionError(
+            f"stream {stream.name!r}: the expression for timestamp, {stream.timestamp!r}, is of "
+            f"type {kind.simpleString().upper()}; it must be a TIMESTAMP (see timestamp_millis, "
+            "try_to_timestamp)"
+        )
+    return sf.unix_micros(_within_years(column.cast("timestamp"), TimestampType()))
+
+
+def _within_years(column: Column, kind: DataType) -> Column:
+    """Return NULL for a date or time that Python cannot hold, the column itself for other types."""
+    if not isinstance(kind, DateType | TimestampType | TimestampNTZType):
+        return column
+    first, last = sf.lit(_TIME_MIN).cast(kind), sf.lit(_TIME_MAX).cast(kind)
+    return sf.when(column.between(first, last), column)
+
+
+def _check_required(stream: Stream, params: dict[str, Column]) -> None:
+    for name, required in stream.types.items():
+        missing = [param for param in required if param not in params]
+        if missing:
+            raise DefinitionError(
+                f"stream {stream.name!r}: event type {name!r} needs "
+                f"{', '.join(map(repr, missing))}, but the input has only {', '.join(params)}"
+            )
+
+
+def _is_bad(stream: Stream) -> Column:
+    """Whether no event can be made of the row."""
+    event_type = sf.col("event_type")
+    lacking = sf.lit(None)
+    for name, required in stream.types.items():
+        lacks = sf.lit(False)
+        for param in required:
+            lacks = lacks | _column(PARAM_PREFIX + param).isNull()
+        lacking = sf.when(event_type == name, lacks).otherwise(lacking)
+    return sf.coalesce(lacking, sf.lit(True)) | sf.col("event_time_us").isNull()
+
+
+def _delay_ms(stream: Stream) -> int:
+    """Whole milliseconds, rounded up: a watermark must not be ahead of what was declared."""
+    return -(-stream.delay // timedelta(milliseconds=1))

@@ -1,0 +1,109 @@
+"""One run of one streaming query: every micro-batch becomes an atomic batch and is applied."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from activedb.errors import ActiveDBError, FeedFailed
+from activedb.streams._batch import AtomicBatch
+from spark_bridge._checkpoint import read_punctuation_us, read_query_id
+from spark_bridge._exchange import Exchange, RefusedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+
+class Run:
+    """Takes micro-batches from Spark and gives atomic batches to the caller's thread.
+
+    Parameters
+    ----------
+    stream : str
+        The stream's name.
+    checkpoint : Path
+        The query's checkpoint folder.
+    """
+
+    def __init__(self, stream: str, checkpoint: Path) -> None:
+        self._stream = stream
+        self._checkpoint = checkpoint
+        self._exchange: Exchange[AtomicBatch] = Exchange()
+        self._failure: Exception | None = None
+
+    def go(
+        self,
+        produce: Callable[[], None],
+        apply: Callable[[AtomicBatch], None],
+        stop: Callable[[], None],
+    ) -> None:
+        """See :meth:`Exchange.run`; ``produce`` runs the query inside :meth:`query`."""
+        self._exchange.run(produce, apply, stop)
+
+    @contextmanager
+    def query(
+        self, projected: DataFrame, *, order: Sequence[str] = (), available_now: bool = False
+    ) -> Iterator[StreamingQuery]:
+        """Run the query over event columns for the duration of the block.
+
+        Raises
+        ------
+        FeedFailed
+            If the query fails for a reason of its own.
+        """
+        try:
+            query = self._writer(projected, order, available_now).start()
+            try:
+                yield query
+            finally:
+                with suppress(Exception):  # where the JVM has died there is nothing to stop
+                    query.stop()
+        except ActiveDBError:
+            raise
+        except Exception as error:
+            cause = self._failure or error
+            raise FeedFailed(f"stream {self._stream!r}: {_reason(cause)}") from cause
+
+    def _writer(
+        self, projected: DataFrame, order: Sequence[str], available_now: bool
+    ) -> DataStreamWriter:
+        def receive(batch: DataFrame, batch_id: int) -> None:
+            try:
+                self._exchange.offer(self._atomic_batch(batch, batch_id, order))
+            except RefusedError:
+                raise
+            except Exception as error:
+                self._failure = error  # what reaches the query's own error is its text
+                raise
+
+        writer = projected.writeStream.foreachBatch(receive)
+        writer = writer.option("checkpointLocation", str(self._checkpoint))
+        return writer.trigger(availableNow=True) if available_now else writer
+
+    def _atomic_batch(self, batch: DataFrame, batch_id: int, order: Sequence[str]) -> AtomicBatch:
+        from spark_bridge._projection import WATERMARK
+
+        # Spark moves its watermark by the rows that pass through it, so the batch must be
+        # evaluated even if it was applied before and this is a replay.
+        table = batch.drop(WATERMARK).toArrow()
+        if order:
+            # A stable sort: rows of one block of one file stay in their order.
+            table = table.sort_by([(name, "ascending") for name in order])
+            table = table.drop_columns(list(order))
+        return AtomicBatch(
+            stream=self._stream,
+            query_id=read_query_id(self._checkpoint),
+            batch_id=batch_id,
+            table=table,
+            punctuation_us=read_punctuation_us(self._checkpoint, batch_id),
+        )
+
+
+def _reason(error: BaseException) -> str:
+    """Return what went wrong in one line, without Spark's plan and stack trace."""
+    return str(error).split("\n", 1)[0] or type(error).__name__

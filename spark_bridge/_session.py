@@ -1,0 +1,208 @@
+"""One silent, local Spark for this process, gone without a trace when nobody uses it any more.
+
+Silent means: nothing of the JVM, of Spark or of py4j reaches the terminal. The JVM's own output
+goes to a file in a temporary folder, because not all of it can be configured away (`Picked up
+JAVA_TOOL_OPTIONS`, `Using incubator modules`, what is printed before log4j is set up).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import warnings
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from activedb.errors import ConfigurationError, FeedFailed
+from spark_bridge._java import check_tools
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pyspark import SparkConf
+    from pyspark.sql import SparkSession
+
+_JVM_EXIT_S_MAX = 30
+
+
+class _Shared:
+    """The running Spark and how many use it. The latch is held while it starts or ends."""
+
+    def __init__(self) -> None:
+        self.latch = threading.Lock()
+        self.users = 0
+        self.spark: SparkSession | None = None
+        self.closing = ExitStack()
+
+
+_shared = _Shared()
+
+
+@contextmanager
+def session() -> Iterator[SparkSession]:
+    """Spark for the duration of the block, shared with blocks inside it or beside it.
+
+    The first block starts a JVM (a few seconds), the last one to end stops it and waits until its
+    process is gone. Feeds that run one after another start Spark once if one block is around them.
+
+    Yields
+    ------
+    pyspark.sql.SparkSession
+        Local, UTC, on the loopback interface only.
+
+    Raises
+    ------
+    ConfigurationError
+        If pyspark is missing or this process already runs a Spark of its own.
+    JavaNotFound
+        If there is no Java 17 or newer.
+    FeedFailed
+        If the JVM does not start.
+    """
+    with _shared.latch:
+        if _shared.spark is None:
+            with ExitStack() as stack:
+                _shared.spark = _start(stack)
+                _shared.closing = stack.pop_all()
+        spark = _shared.spark
+        _shared.users += 1
+    try:
+        yield spark
+    finally:
+        with _shared.latch:
+            _shared.users -= 1
+            if _shared.users == 0:
+                _shared.spark = None
+                _shared.closing.close()
+
+
+def _start(stack: ExitStack) -> SparkSession:
+    check_tools()
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    # One process holds one SparkContext; the owner of the other one has feed() for it.
+    if SparkContext._active_spark_context is not None:
+        raise ConfigurationError(
+            "this process already runs Spark; stop it first, or give its streaming DataFrame "
+            "to spark_bridge.feed()"
+        )
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="activedb-spark-")))
+    conf = _conf(folder)
+    stack.enter_context(_quiet_py4j())
+    with _environment():
+        _launch_jvm(stack, conf, folder / "jvm.log")
+        spark = SparkSession(SparkContext(conf=conf))
+    stack.callback(spark.stop)
+    return spark
+
+
+def _conf(folder: Path) -> SparkConf:
+    from pyspark import SparkConf
+
+    settings = {
+        "spark.app.name": "activedb",
+        "spark.master": f"local[{max(2, min(4, os.cpu_count() or 2))}]",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "2g",  # a micro-batch passes through the driver as a whole
+        # Most runs are over before the optimising compiler has earned what it costs: without it a
+        # first micro-batch comes after half the CPU time. Spark is not the slow part of a run.
+        "spark.driver.extraJavaOptions": (
+            f'-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "-Djava.io.tmpdir={folder}"'
+        ),
+        "spark.local.dir": str(folder / "local"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.log.level": "ERROR",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.ansi.enabled": "false",  # bad input gives NULL, not an error
+        "spark.sql.legacy.timeParserPolicy": "CORRECTED",  # the same for bad timestamps
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # The same files are cut into the same partitions on every machine, whatever its cores.
+        "spark.sql.files.minPartitionNum": "1",
+        "spark.sql.streaming.pollingDelay": "20ms",
+    }
+    conf = SparkConf(loadDefaults=False)
+    for name, value in settings.items():
+        conf.set(name, value)
+    return conf
+
+
+def _launch_jvm(stack: ExitStack, conf: SparkConf, log: Path) -> None:
+    """Start the JVM; leave the way to end it on ``stack``."""
+    from pyspark import SparkContext, java_gateway
+    from pyspark.errors import PySparkRuntimeError
+
+    launch: Callable[..., Any] = java_gateway.launch_gateway
+    with log.open("wb") as output, warnings.catch_warnings():
+        # Python 3.12 and later warn of a fork beside threads; the child only executes a program.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        try:
+            gateway = launch(conf, {"stdout": output, "stderr": output})
+        except PySparkRuntimeError as error:
+            raise FeedFailed(f"Spark did not start: {_last_line(log)}") from error
+
+    def end() -> None:
+        gateway.shutdown()
+        process: subprocess.Popen[bytes] = gateway.proc
+        if process.stdin is not None:
+            process.stdin.close()  # the JVM ends when this pipe does
+        try:
+            process.wait(_JVM_EXIT_S_MAX)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        SparkContext._gateway = None
+        SparkContext._jvm = None
+
+    stack.callback(end)
+    SparkContext._gateway = gateway
+    SparkContext._jvm = gateway.jvm
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "no reason given")
+
+
+@contextmanager
+def _environment() -> Iterator[None]:
+    """While Spark starts: this Python for its workers, and the Spark that pyspark brings along."""
+    import pyspark
+
+    ours = {
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_HOME": str(Path(pyspark.__file__).parent),
+    }
+    before = {name: os.environ.get(name) for name in ours}
+    os.environ.update(ours)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _quiet_py4j() -> Iterator[None]:
+    """Keep py4j from logging a refused batch as an error, traceback and all."""
+    logger = logging.getLogger("py4j")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

@@ -1,0 +1,67 @@
+"""Fixtures that every test may use.
+
+The servers are imported by the fixtures that start them: the tests of the pure packages run
+without the store and its libraries.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import hypothesis
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
+_REPOSITORY = Path(__file__).resolve().parent.parent
+
+hypothesis.settings.register_profile(
+    "activedb", derandomize=False, print_blob=True, deadline=None, max_examples=50 * _SCALE
+)
+hypothesis.settings.load_profile("activedb")
+
+
+@pytest.fixture(scope="session")
+def scale() -> int:
+    """How many times the default work a test should do (``ACTIVEDB_TEST_SCALE``)."""
+    return _SCALE
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """The folder with the real event data (``ACTIVEDB_DATA``)."""
+    folder = Path(os.environ.get("ACTIVEDB_DATA") or _REPOSITORY.parent / "shared" / "data")
+    if not folder.is_dir():
+        pytest.skip(f"no event data in {folder}; set ACTIVEDB_DATA to the folder that has them")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """The embedded server of this run: its default database."""
+    from tests.servers import embedded_server
+
+    with embedded_server() as url:
+        yield url
+
+
+@pytest.fixture
+def database_url(postgres_url: str) -> Iterator[str]:
+    """An empty database of this test's own, on the embedded server of this run."""
+    from tests.servers import fresh_database
+
+    with fresh_database(postgres_url) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def plain_postgres_url() -> Iterator[str]:
+    """A server over TCP with a password, from the system's own programs if it has some."""
+    from tests.servers import plain_server
+
+    with plain_server() as url:
+        yield url

@@ -1,0 +1,281 @@
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import create_engine, make_url, text
+from sqlalchemy.exc import OperationalError
+
+from activedb.errors import ConfigurationError, ServerUnreachable
+from activedb.store.embedded import EmbeddedServer
+from tests.store.server_users import (
+    START,
+    START_AND_WAIT,
+    User,
+    postmaster,
+    server_processes,
+    wait_until,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def ask(url: str, *statements: str) -> Any:
+    """Run statements in one transaction and return the last one's first value."""
+    engine = create_engine(url)
+    try:
+        with engine.begin() as connection:
+            for statement in statements:
+                answer = connection.execute(text(statement))
+            return answer.scalar() if answer.returns_rows else None
+    finally:
+        engine.dispose()
+
+
+def test_server_new_folder_answers_over_a_private_socket_only(server_folder: Path) -> None:
+    with EmbeddedServer.start(server_folder / ".activedb") as server:
+        assert make_url(server.url).get_backend_name() == "postgresql"
+        assert ask(server.url, "SHOW server_version").startswith("18.")
+        assert ask(server.url, "SHOW listen_addresses") == ""
+        assert ask(server.url, "SHOW fsync") == "on"
+        assert ask(server.url, "SHOW server_encoding") == "UTF8"
+        assert ask(server.url, "SHOW TimeZone") == "UTC"
+        assert ask(server.url, "SELECT 'Z' < 'a' AND upper('é') = 'É'") is True
+        assert server.home.stat().st_mode & 0o777 == 0o700
+        assert all(not process.net_connections("tcp") for process in server_processes(server.home))
+
+
+def test_server_started_again_still_has_its_rows(used_folder: Path) -> None:
+    with EmbeddedServer.start(used_folder) as server:
+        ask(server.url, "CREATE TABLE kept AS SELECT 7 AS n")
+    assert server_processes(used_folder) == []
+    with EmbeddedServer.start(used_folder) as server:
+        assert ask(server.url, "SELECT n FROM kept") == 7
+
+
+def test_server_used_twice_in_one_process_stops_with_the_last_use(used_folder: Path) -> None:
+    first = EmbeddedServer.start(used_folder)
+    second = EmbeddedServer.start(used_folder)
+    assert first.url == second.url
+    first.close()
+    first.close()
+    assert ask(second.url, "SELECT 1") == 1
+    second.close()
+    assert server_processes(used_folder) == []
+
+
+def test_server_started_by_many_threads_at_once_is_one_server(server_folder: Path) -> None:
+    together = threading.Barrier(4)
+
+    def use() -> tuple[str, int]:
+        together.wait()
+        with EmbeddedServer.start(server_folder) as server:
+            pid = postmaster(server.home).pid
+            together.wait()
+            return server.url, pid
+
+    with ThreadPoolExecutor(4) as threads:
+        uses = [threads.submit(use) for _ in range(4)]
+        assert len({use.result() for use in uses}) == 1
+    assert server_processes(server_folder) == []
+
+
+def test_server_started_by_two_processes_at_once_stops_with_the_last(server_folder: Path) -> None:
+    with User(START_AND_WAIT, server_folder) as one, User(START_AND_WAIT, server_folder) as other:
+        url = one.line()
+        assert url == other.line()
+        assert one.finish() == 0
+        assert ask(url, "SELECT 1") == 1
+        assert other.finish() == 0
+    assert server_processes(server_folder) == []
+
+
+def test_server_started_and_stopped_by_processes_in_turn_never_fails(
+    server_folder: Path, scale: int
+) -> None:
+    program = f"""{START}
+from sqlalchemy import create_engine, text
+server.close()
+for _ in range({3 * scale}):
+    with EmbeddedServer.start(Path(sys.argv[1])) as server:
+        engine = create_engine(server.url)
+        with engine.connect() as connection:
+            connection.execute(text("SELECT 1"))
+        engine.dispose()
+"""
+    with contextlib.ExitStack() as stack:
+        users = [stack.enter_context(User(program, server_folder)) for _ in range(3)]
+        assert [user.process.wait(timeout=60) for user in users] == [0, 0, 0]
+    assert server_processes(server_folder) == []
+
+
+def test_server_of_an_interrupted_process_survives_until_it_ends(used_folder: Path) -> None:
+    program = f"""{START}
+try:
+    sys.stdin.readline()
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    sys.stdin.readline()
+"""
+    with User(program, used_folder) as user:
+        url = user.line()
+        pid = postmaster(used_folder / "postgres").pid
+        os.killpg(user.process.pid, signal.SIGINT)  # what a terminal does on Ctrl-C
+        assert user.line() == "interrupted"
+        assert ask(url, "SELECT 1") == 1
+        assert postmaster(used_folder / "postgres").pid == pid
+        assert os.getpgid(pid) != user.process.pid
+        assert user.finish() == 0
+    assert server_processes(used_folder) == []
+
+
+def test_server_closed_while_a_forked_child_lives_stops(used_folder: Path) -> None:
+    program = f"""{START}
+import os
+read, write = os.pipe()
+child = os.fork()
+if child == 0:
+    os.close(write)
+    server.close()  # not the child's to close
+    print("child", flush=True)
+    os.read(read, 1)
+    os._exit(0)
+sys.stdin.readline()
+server.close()
+print("closed", flush=True)
+sys.stdin.readline()
+os.close(write)
+os.waitpid(child, 0)
+"""
+    with User(program, used_folder) as user:
+        url = user.line()
+        assert user.line() == "child"
+        assert ask(url, "SELECT 1") == 1
+        assert user.process.stdin is not None
+        user.process.stdin.write("\n")
+        user.process.stdin.flush()
+        assert user.line() == "closed"
+        assert server_processes(used_folder) == []
+
+
+@pytest.mark.crash
+def test_server_of_a_killed_process_is_found_and_stopped_by_the_next(used_folder: Path) -> None:
+    with User(START_AND_WAIT, used_folder) as user:
+        user.line()
+        user.kill()
+    left = postmaster(used_folder / "postgres").pid
+    with EmbeddedServer.start(used_folder) as server:
+        assert postmaster(server.home).pid == left
+        assert ask(server.url, "SELECT 1") == 1
+    assert server_processes(used_folder) == []
+
+
+@pytest.mark.crash
+def test_server_killed_is_recovered_by_the_next_start(used_folder: Path) -> None:
+    with EmbeddedServer.start(used_folder) as server:
+        ask(server.url, "CREATE TABLE kept AS SELECT 7 AS n")
+        postmaster(server.home).kill()
+        with EmbeddedServer.start(used_folder) as again:
+            assert ask(again.url, "SELECT n FROM kept") == 7
+
+
+@pytest.mark.crash
+def test_server_killed_with_a_session_at_work_waits_for_its_end(used_folder: Path) -> None:
+    """A session that computes does not notice at once that its postmaster is gone."""
+    with EmbeddedServer.start(used_folder) as server:
+        busy = threading.Thread(target=_ask_in_vain, args=(server.url,))
+        busy.start()
+        wait_until(lambda: ask(server.url, _BUSY_SESSIONS) == 1)
+        postmaster(server.home).kill()
+        with EmbeddedServer.start(used_folder) as again:
+            assert ask(again.url, _BUSY_SESSIONS) == 0
+        busy.join()
+
+
+_BUSY_SESSIONS = (
+    "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%generate_series%' "
+    "AND state = 'active' AND pid <> pg_backend_pid()"
+)
+
+
+def _ask_in_vain(url: str) -> None:
+    with contextlib.suppress(OperationalError):
+        ask(url, "SELECT sum(sqrt(n)) FROM generate_series(1, 4000000) AS n")
+
+
+@pytest.mark.crash
+def test_server_whose_initdb_was_killed_is_initialised_anew(server_folder: Path) -> None:
+    home = server_folder / "postgres"
+    with User(START_AND_WAIT, server_folder) as user:
+        wait_until((home / "data.new" / "base").exists)
+        user.kill()
+        assert not (home / "data").exists()
+    with EmbeddedServer.start(server_folder) as server:
+        assert ask(server.url, "SELECT 1") == 1
+        assert not (home / "data.new").exists()
+
+
+@pytest.mark.crash
+def test_server_with_the_pid_file_of_a_lost_server_starts(used_folder: Path) -> None:
+    """After a loss of power the pid in the file may be that of any other process."""
+    with EmbeddedServer.start(used_folder) as server:
+        pid_file = server.home / "data" / "postmaster.pid"
+        lines = pid_file.read_text().split("\n")
+    account = pid_file.parent.stat()
+    with subprocess.Popen(
+        ["/bin/cat"],
+        stdin=subprocess.PIPE,
+        user=account.st_uid if os.geteuid() == 0 else None,
+    ) as other:
+        pid_file.write_text("\n".join([str(other.pid), *lines[1:]]))
+        os.chown(pid_file, account.st_uid, account.st_gid)
+        with EmbeddedServer.start(used_folder) as server:
+            assert ask(server.url, "SELECT 1") == 1
+        assert other.poll() is None, "an innocent process was stopped"
+
+
+@pytest.mark.parametrize("name", ["long" * 50, "a 'b' \"c\" $HOME `id` %20,é\\"])
+def test_server_in_a_folder_with_a_difficult_path_starts(server_folder: Path, name: str) -> None:
+    folder = server_folder / name / ".activedb"
+    with EmbeddedServer.start(folder) as server:
+        socket_folder = make_url(server.url).query["host"]
+        assert isinstance(socket_folder, str)
+        assert len(socket_folder) < 90
+        assert os.stat(socket_folder).st_mode & 0o777 == 0o700
+        assert ask(server.url, "SHOW data_directory") == str(folder.resolve() / "postgres" / "data")
+    assert not os.path.exists(socket_folder)
+
+
+def test_server_with_a_broken_configuration_shows_what_its_log_says(used_folder: Path) -> None:
+    with EmbeddedServer.start(used_folder) as server:
+        configuration = server.home / "data" / "postgresql.conf"
+    configuration.write_text("shared_buffers = lots\n")
+    with pytest.raises(ServerUnreachable, match="invalid value for parameter") as raised:
+        EmbeddedServer.start(used_folder)
+    assert str(server.home / "server.log") in str(raised.value)
+
+
+def test_server_folder_that_is_a_file_is_refused(server_folder: Path) -> None:
+    (server_folder / "file").write_text("")
+    with pytest.raises(ConfigurationError, match="ACTIVEDB_FOLDER"):
+        EmbeddedServer.start(server_folder / "file")
+
+
+def test_used_folder_removed_while_it_runs_closes_without_an_error(
+    used_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = EmbeddedServer.start(used_folder)
+    process = postmaster(server.home)
+    shutil.rmtree(server.home)
+    server.close()
+    assert "cannot stop the embedded server" in caplog.text
+    process.terminate()
+    wait_until(lambda: server_processes(used_folder) == [])
