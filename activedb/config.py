@@ -47,6 +47,8 @@ class Settings(BaseSettings):
     url : str or None
         Database URL, ``postgresql+psycopg://…`` or ``memory://``; None for the embedded server.
         Secret: ``repr`` and ``str`` of the settings hide its password.
+    db_schema : str or None
+        Postgres schema to keep everything in, created when missing; None for the search path's.
     folder : Path
         Folder of the embedded server, relative to the working folder (in a table: to its file).
     threads : int
@@ -72,6 +74,7 @@ class Settings(BaseSettings):
     )
 
     url: str | None = None
+    db_schema: str | None = Field(default=None, pattern=r"^[a-z_][a-z0-9_]{0,62}$")
     folder: Path = Path(".activedb")
     threads: int = Field(default=4, ge=1, le=256)
     lock_timeout_ms: int = Field(default=10_000, ge=1)

@@ -84,25 +84,22 @@ tweets = db.stream(
         format="csv",
         schema="tweet_id STRING, tweet STRING, label STRING",
         glob="*.csv.gz",
-        # A tweet may contain line breaks, and end in a backslash that escapes no quote.
-        options={"header": "true", "multiLine": "true", "escape": '"'},
-        per_batch=1,
+        options={"header": "true", "multiLine": "true", "escape": '"'},  # texts hold \n and \
     ),
     type="'TWEET'",
     timestamp=f"timestamp_millis(shiftright({_ID}, 22) + 1288834974657)",
     id="tweet_id",
     params={"tweet_id": _ID, "text": "tweet"},
     types={"TWEET": ("tweet_id", "text")},
-    # The files are read by name: one reaches back 156 days before those read earlier.
-    delay=timedelta(days=160),
+    delay=timedelta(days=160),  # a file reaches back 156 days behind those named before it
 )
 
 
-def keywords(text: str) -> set[str]:
-    """Return the hashtags and the words of four letters or more that say what `text` is about."""
+def keywords(text: str) -> list[str]:
+    """Return the hashtags and longer words of a tweet, sorted: done again, it does the same."""
     plain = _NOISE.sub(" ", html.unescape(text)).lower().replace("’", "'")
     found = {word.removesuffix("'s") for word in _WORD.findall(plain)}
-    return {word for word in found if len(word) >= 4 and word not in STOPWORDS}
+    return sorted(word for word in found if len(word) >= 4 and word not in STOPWORDS)
 
 
 def mentioned(row: Mapping[str, Any] | None, hour: datetime, tweet_id: int) -> dict[str, Any]:
@@ -124,8 +121,7 @@ def count_keywords(t: adb.Transaction, o: adb.Occurrence) -> None:
     """Count the tweet for each of its keywords; insert an alert for each that bursts with it."""
     tweet_id = o.params["tweet_id"]
     hour = datetime.fromtimestamp(o.us // 3_600_000_000 * 3_600, UTC)
-    found = sorted(keywords(o.params["text"]))
-    for word, row in t.get_many(words, found, for_update=True).items():
+    for word, row in t.get_many(words, keywords(o.params["text"]), for_update=True).items():
         new = mentioned(row, hour, tweet_id)
         if row is None:
             t.insert(words, {"word": word, **new})
@@ -150,7 +146,5 @@ def report(t: adb.Transaction, o: adb.Occurrence) -> None:
     """Write the audit, in a transaction of its own that stands even if the batch is undone."""
     key = (o.params["hour"], o.params["word"])
     if t.get(audit, key) is None:  # else the batch is processed again
-        message = (
-            f"{o.params['count']} tweets in this hour, {o.params['baseline']} in the one before"
-        )
+        message = f"{o.params['count']} tweets, {o.params['baseline']} in the hour before"
         t.insert(audit, {"hour": key[0], "word": key[1], "message": message})

@@ -73,14 +73,54 @@ class VerifyingLockTable(LockTable):
         return effects
 
     def verify(self) -> None:
-        """Check every invariant of the README, I1 to I7, in that order."""
+        """Check I1 to I7 of the README; the bookkeeping first, as the rest relies on it."""
         live = self._transactions
+        for entry in self._entries.values():
+            _check_bookkeeping(entry, live)
+        _check_transactions(live, self._entries)
         for entry in self._entries.values():
             _check_locks(entry)
             _check_no_lost_wake_up(entry)
-            _check_bookkeeping(entry, live)
         _check_acyclic(live.values())
-        _check_transactions(live, self._entries)
+
+
+def _check_bookkeeping(entry: Entry, live: Mapping[int, Transaction]) -> None:
+    if not (entry.holders or entry.retainers or entry.queue):
+        _fail("I5 nothing is left behind", entry, "an entry without a use")
+    involved = {*entry.holders, *entry.retainers, *(r.transaction for r in entry.queue)}
+    for transaction in involved:
+        if live.get(transaction.tid) is not transaction:
+            _fail("I5 nothing is left behind", entry, f"{transaction.tid} has ended")
+    if any(holder.held.get(entry) is not mode for holder, mode in entry.holders.items()):
+        _fail("I4 views agree", entry, "held")
+    if any(owner.retained.get(entry) is not mode for owner, mode in entry.retainers.items()):
+        _fail("I4 views agree", entry, "retained")
+    if entry.held_tally != sum(UNIT[mode] for mode in entry.holders.values()):
+        _fail("I4 views agree", entry, "tally of held locks")
+    if entry.retained_tally != sum(UNIT[mode] for mode in entry.retainers.values()):
+        _fail("I4 views agree", entry, "tally of retained locks")
+    if any(request.transaction.waiting is not request for request in entry.queue):
+        _fail("I4 views agree", entry, "queue")
+
+
+def _check_transactions(live: Mapping[int, Transaction], entries: Mapping[Resource, Entry]) -> None:
+    for tid, transaction in live.items():
+        for entry in transaction.held:
+            if transaction not in entry.holders or entries.get(entry.resource) is not entry:
+                _fail("I4 views agree", entry, f"held by {tid}")
+        for entry in transaction.retained:
+            if transaction not in entry.retainers or entries.get(entry.resource) is not entry:
+                _fail("I4 views agree", entry, f"retained by {tid}")
+        request = transaction.waiting
+        if request is not None and request not in request.entry.queue:
+            _fail("I4 views agree", request.entry, f"request of {tid}")
+        parent = transaction.parent
+        if parent is not None and (
+            live.get(parent.tid) is not parent or parent.children.get(tid) is not transaction
+        ):
+            raise InvariantViolated(f"I7 parents outlive children: {tid} under {parent.tid}")
+        if any(child.parent is not transaction for child in transaction.children.values()):
+            raise InvariantViolated(f"I7 parents outlive children: children of {tid}")
 
 
 def _check_locks(entry: Entry) -> None:
@@ -90,17 +130,17 @@ def _check_locks(entry: Entry) -> None:
     for holder, mode in entry.holders.items():
         for retainer, retained in entry.retainers.items():
             if not COMPATIBLE[mode][retained] and retainer not in _line(holder):
-                _fail("I2 retainers guard", entry, f"{holder.tid} holds, {retainer.tid} retains")
+                _fail("I6 retainers guard", entry, f"{holder.tid} holds, {retainer.tid} retains")
     for (one, mode), (other, other_mode) in combinations(entry.retainers.items(), 2):
         related = one in _line(other) or other in _line(one)
         if not COMPATIBLE[mode][other_mode] and not related:
-            _fail("I2 retainers guard", entry, f"{one.tid} and {other.tid} retain it")
+            _fail("I6 retainers guard", entry, f"{one.tid} and {other.tid} retain it")
 
 
 def _check_no_lost_wake_up(entry: Entry) -> None:
     for request in entry.queue:
         if not any(_blockers(request)):
-            _fail("I3 waiters are blocked", entry, f"{request.transaction.tid} waits for nobody")
+            _fail("I2 waiters are blocked", entry, f"{request.transaction.tid} waits for nobody")
 
 
 def _check_acyclic(transactions: Iterable[Transaction]) -> None:
@@ -118,46 +158,7 @@ def _check_acyclic(transactions: Iterable[Transaction]) -> None:
         for targets in waits.values():
             targets.difference_update(free)
     if waits:
-        raise InvariantViolated(f"I4 no deadlock: a cycle among {sorted(t.tid for t in waits)}")
-
-
-def _check_bookkeeping(entry: Entry, live: Mapping[int, Transaction]) -> None:
-    if not (entry.holders or entry.retainers or entry.queue):
-        _fail("I5 nothing is left behind", entry, "an entry without a use")
-    involved = {*entry.holders, *entry.retainers, *(r.transaction for r in entry.queue)}
-    for transaction in involved:
-        if live.get(transaction.tid) is not transaction:
-            _fail("I5 nothing is left behind", entry, f"{transaction.tid} has ended")
-    if any(holder.held.get(entry) is not mode for holder, mode in entry.holders.items()):
-        _fail("I6 views agree", entry, "held")
-    if any(owner.retained.get(entry) is not mode for owner, mode in entry.retainers.items()):
-        _fail("I6 views agree", entry, "retained")
-    if entry.held_tally != sum(UNIT[mode] for mode in entry.holders.values()):
-        _fail("I6 views agree", entry, "tally of held locks")
-    if entry.retained_tally != sum(UNIT[mode] for mode in entry.retainers.values()):
-        _fail("I6 views agree", entry, "tally of retained locks")
-    if any(request.transaction.waiting is not request for request in entry.queue):
-        _fail("I6 views agree", entry, "queue")
-
-
-def _check_transactions(live: Mapping[int, Transaction], entries: Mapping[Resource, Entry]) -> None:
-    for tid, transaction in live.items():
-        for entry in transaction.held:
-            if transaction not in entry.holders or entries.get(entry.resource) is not entry:
-                _fail("I6 views agree", entry, f"held by {tid}")
-        for entry in transaction.retained:
-            if transaction not in entry.retainers or entries.get(entry.resource) is not entry:
-                _fail("I6 views agree", entry, f"retained by {tid}")
-        request = transaction.waiting
-        if request is not None and request not in request.entry.queue:
-            _fail("I6 views agree", request.entry, f"request of {tid}")
-        parent = transaction.parent
-        if parent is not None and (
-            live.get(parent.tid) is not parent or parent.children.get(tid) is not transaction
-        ):
-            raise InvariantViolated(f"I7 parents outlive children: {tid} under {parent.tid}")
-        if any(child.parent is not transaction for child in transaction.children.values()):
-            raise InvariantViolated(f"I7 parents outlive children: children of {tid}")
+        raise InvariantViolated(f"I3 no deadlock: a cycle among {sorted(t.tid for t in waits)}")
 
 
 def _blockers(request: Request) -> Iterator[Transaction]:

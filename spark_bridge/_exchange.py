@@ -46,13 +46,15 @@ class Exchange(Generic[Batch]):
 
     def __init__(self) -> None:
         self._arrivals: SimpleQueue[_Offer[Batch] | _End] = SimpleQueue()
-        # The latch guards the two below: an offer is either refused because this is closed, or
-        # known to whoever closes it. An interrupt can come between any two steps of the caller's
-        # thread, so the one place that answers for certain must not depend on what that thread
-        # has already taken from the queue.
+        # The latch guards the three below: a producer either does not begin, and an offer is
+        # refused, because this is closed, or whoever closes it knows of them. An interrupt can
+        # come between any two steps of the caller's thread, even while it starts the producer or
+        # has just taken an offer from the queue, so nothing may depend on how far it got.
         self._latch = threading.Lock()
         self._closed = False
+        self._producing = False
         self._latest: _Offer[Batch] | None = None
+        self._ended = threading.Event()
 
     def offer(self, batch: Batch) -> None:
         """Wait until the caller's thread has applied ``batch``. One offer at a time.
@@ -85,8 +87,8 @@ class Exchange(Generic[Batch]):
         producer = threading.Thread(
             target=self._produce, args=(produce,), name="activedb-feed", daemon=True
         )
-        producer.start()
         try:
+            producer.start()
             while isinstance(arrival := self._arrivals.get(), _Offer):
                 apply(arrival.batch)
                 arrival.applied.put(True)
@@ -95,15 +97,21 @@ class Exchange(Generic[Batch]):
         finally:
             stop()
             self._close()
-            producer.join()
+            if self._producing:
+                self._ended.wait()
 
     def _produce(self, produce: Callable[[], None]) -> None:
+        with self._latch:
+            if self._closed:
+                return
+            self._producing = True
         error: BaseException | None = None
         try:
             produce()
         except BaseException as raised:
             error = raised
         self._arrivals.put(_End(error))
+        self._ended.set()
 
     def _close(self) -> None:
         with self._latch:

@@ -6,8 +6,8 @@ import threading
 from typing import TYPE_CHECKING
 
 from activedb.errors import ConfigurationError, DefinitionError
-from spark_bridge._arrivals import Arrivals
 from spark_bridge._checkpoint import read_query_id
+from spark_bridge._file_queue import FileQueue
 from spark_bridge._java import check_tools
 from spark_bridge._run import Run
 from spark_bridge._session import session
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from activedb.streams._batch import AtomicBatch
-    from activedb.streams._declaration import Stream
+    from activedb.streams import AtomicBatch, Stream
 
 _FOLLOW_S = 0.5  # how often to look for new files
 _STOP_S_MAX = 1  # how soon an idle query notices that its run has ended
@@ -63,10 +62,10 @@ class SparkFeed:
         self._stream = stream
         self._source = stream.source
         self._checkpoint = checkpoint.resolve()
-        self._arrivals = Arrivals(self._source, input, self._checkpoint)
+        self._files = FileQueue(self._source, input, self._checkpoint)
         self._follow = follow
         self._stop = threading.Event()
-        if not follow and not self._arrivals.list_all():
+        if not follow and not self._files.list_all():
             pattern = self._source.glob or "*"
             raise ConfigurationError(f"no file in {input} matches {pattern!r}")
 
@@ -97,8 +96,8 @@ class SparkFeed:
             If Spark fails, or a file cannot be read.
         """
         self._stop.clear()
-        self._arrivals.open()
-        if not self._follow and not self._arrivals.is_pending() and not self._arrivals.list_new():
+        self._files.open()
+        if not self._follow and not self._files.is_pending() and not self._files.list_new():
             return
         run = Run(self._stream.name, self._checkpoint)
         run.go(lambda: self._produce(run), apply, self._stop.set)
@@ -110,7 +109,7 @@ class SparkFeed:
             from spark_bridge._projection import project
             from spark_bridge._reading import FILE_ORDER, read_files
 
-            df, corrupt = read_files(spark, self._stream, self._source, self._arrivals)
+            df, corrupt = read_files(spark, self._stream, self._source, self._files)
             order = FILE_ORDER if self._source.per_batch > 1 else ()
             projected = project(df, self._stream, order=order, corrupt=corrupt)
             with run.query(projected, order=order) as query:
@@ -118,9 +117,9 @@ class SparkFeed:
 
     def _await_first_group(self) -> bool:
         """Have a group pending, from an earlier run or new; False when stopped before."""
-        while not self._arrivals.is_pending():
-            for group in self._arrivals.groups(self._arrivals.list_new()):
-                self._arrivals.offer(group)
+        while not self._files.is_pending():
+            for group in self._files.groups(self._files.list_new()):
+                self._files.offer(group)
                 break
             else:
                 if self._stop.wait(_FOLLOW_S):
@@ -130,8 +129,8 @@ class SparkFeed:
     def _drive(self, query: StreamingQuery) -> None:
         self._settle(query)
         while not self._stop.is_set():
-            for group in self._arrivals.groups(self._arrivals.list_new()):
-                self._arrivals.offer(group)
+            for group in self._files.groups(self._files.list_new()):
+                self._files.offer(group)
                 self._settle(query)
                 if self._stop.is_set():
                     return
@@ -146,7 +145,7 @@ class SparkFeed:
         query.processAllAvailable()
         query.processAllAvailable()
         if query.isActive:
-            self._arrivals.settle()
+            self._files.settle()
 
 
 def feed(

@@ -64,5 +64,5 @@ def _java_version(java: str) -> int | None:
     except (OSError, subprocess.SubprocessError):
         return None
     # `openjdk version "17.0.15" 2025-04-15`; versions before 9 are written "1.8.0_392".
-    found = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)
+    found = re.search(r'^\w+ version "(?:1\.)?(\d+)', answer.stderr + answer.stdout, re.MULTILINE)
     return int(found.group(1)) if found else None

@@ -11,12 +11,12 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import DataType, DateType, TimestampNTZType, TimestampType
 
 from activedb.errors import DefinitionError
-from activedb.streams._batch import PARAM_PREFIX
+from activedb.streams import PARAM_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from activedb.streams._declaration import Stream
+    from activedb.streams import Stream
 
 WATERMARK = "activedb_watermark"
 _INPUT = "activedb_input"

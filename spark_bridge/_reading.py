@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from activedb.streams._declaration import Files, Stream
-    from spark_bridge._arrivals import Arrivals
+    from activedb.streams import Files, Stream
+    from spark_bridge._file_queue import FileQueue
 
 FILE_ORDER = ("activedb_file", "activedb_block")
 """Columns that put the rows of several files into the order of the files' names."""
 
 
 def read_files(
-    spark: SparkSession, stream: Stream, source: Files, arrivals: Arrivals
+    spark: SparkSession, stream: Stream, source: Files, files: FileQueue
 ) -> tuple[DataFrame, str | None]:
     """Return the rows of what arrives, and the column that keeps text which did not parse.
 
@@ -33,7 +33,7 @@ def read_files(
         If Spark does not understand the schema or an option.
     """
     try:
-        schema = _schema(spark, source, arrivals)
+        schema = _schema(spark, source, files)
         corrupt = _corrupt_column(source)
         if corrupt is not None and corrupt not in schema.fieldNames():
             schema = StructType([*schema, StructField(corrupt, StringType())])
@@ -41,9 +41,9 @@ def read_files(
             spark.readStream.format(source.format)
             .schema(schema)
             .options(**source.options)
-            # Old files are as good as new ones: which come next is decided in Arrivals.
+            # Old files are as good as new ones: which come next is decided in FileQueue.
             .options(recursiveFileLookup="true", maxFileAge="36500d")
-            .load(str(arrivals.pending))
+            .load(str(files.pending))
         )
     except PySparkException as error:
         reason = str(error).split("\n", 1)[0]
@@ -54,7 +54,7 @@ def read_files(
     return df.selectExpr("*", *map("{} AS {}".format, names, FILE_ORDER)), corrupt
 
 
-def _schema(spark: SparkSession, source: Files, arrivals: Arrivals) -> StructType:
+def _schema(spark: SparkSession, source: Files, files: FileQueue) -> StructType:
     if source.schema is not None:
         declared = StructType.fromDDL(source.schema)
         if not isinstance(declared, StructType):
@@ -63,10 +63,10 @@ def _schema(spark: SparkSession, source: Files, arrivals: Arrivals) -> StructTyp
             )
         return declared
     # Taken once and kept: a batch that is replayed must read its files as it did the first time.
-    kept: Path = arrivals.schema
+    kept: Path = files.schema
     if not kept.exists():
         reader = spark.read.format(source.format).options(**source.options)
-        found = reader.option("recursiveFileLookup", "true").load(str(arrivals.pending)).schema
+        found = reader.option("recursiveFileLookup", "true").load(str(files.pending)).schema
         new = kept.with_suffix(".new")
         new.write_text(found.json(), encoding="utf-8")
         new.replace(kept)

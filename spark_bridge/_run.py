@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from activedb.errors import ActiveDBError, FeedFailed
-from activedb.streams._batch import AtomicBatch
+from activedb.streams import AtomicBatch
 from spark_bridge._checkpoint import read_punctuation_us, read_query_id
 from spark_bridge._exchange import Exchange, RefusedError
 

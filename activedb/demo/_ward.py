@@ -15,10 +15,10 @@ and the status decides which patterns count::
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Column, DateTime, Integer, Table, Text
+from sqlalchemy import Column, DateTime, Integer, Table, Text, select
 
 import activedb as adb
 from activedb.demo._generator import BEHAVIOURS, DELAY, FileFormat
@@ -46,6 +46,14 @@ class WardTables:
     worker_status: Table
     status_tally: Table
     status_audit: Table
+
+    def contents(self, db: adb.Database) -> dict[str, list[tuple[Any, ...]]]:
+        """Return the committed rows of each table, by its name."""
+        with db.transaction() as t:
+            return {
+                field.name: [tuple(row) for row in t.query(select(getattr(self, field.name)))]
+                for field in fields(self)
+            }
 
 
 def define(db: adb.Database, file_format: FileFormat = "csv") -> WardTables:

@@ -16,12 +16,12 @@ from activedb.engine._detached import Detached
 from activedb.engine._letters import Letter
 from activedb.engine._stream_run import StreamRun
 from activedb.engine._triggering import Triggering
-from activedb.errors import DefinitionError
+from activedb.errors import ConfigurationError, DefinitionError
 from activedb.events import Occurrence
 from activedb.rules import Action, Catalog, Condition, Rule
 from activedb.store import Journal, StreamJournal, new_metadata, open_store
 from activedb.streams import Files, Stream
-from activedb.transactions import Forest, Run, Transaction, current_transaction
+from activedb.transactions import Forest, Transaction, current_transaction
 
 __all__ = ["Database", "connect"]
 
@@ -30,7 +30,9 @@ T = TypeVar("T")
 A = TypeVar("A", bound=Action)
 
 
-def connect(url: str | None = None, *, clock: Clock | None = None, **settings: Any) -> Database:
+def connect(
+    url: str | None = None, *, clock: Clock | None = None, fresh: bool = False, **settings: Any
+) -> Database:
     """Open a database.
 
     Parameters
@@ -41,6 +43,8 @@ def connect(url: str | None = None, *, clock: Clock | None = None, **settings: A
         ``.activedb/`` of the working folder is started.
     clock : Clock, optional
         Where "now" comes from.
+    fresh : bool
+        Drop everything in the schema named by ``db_schema`` first; for demos and tests.
     **settings
         Any field of `Settings`, such as ``threads=8``.
 
@@ -48,7 +52,10 @@ def connect(url: str | None = None, *, clock: Clock | None = None, **settings: A
     ------
     InvalidURL, ServerUnreachable, ConfigurationError
     """
-    return Database(Settings.load(url=url, **settings), clock or SystemClock())
+    chosen = Settings.load(url=url, **settings)
+    if fresh and chosen.db_schema is None and chosen.url != "memory://":
+        raise ConfigurationError("fresh=True drops a schema: say which with db_schema=")
+    return Database(chosen, clock or SystemClock(), fresh=fresh)
 
 
 class Database:
@@ -60,11 +67,11 @@ class Database:
         Where the users' tables are declared.
     """
 
-    def __init__(self, settings: Settings, clock: Clock):
+    def __init__(self, settings: Settings, clock: Clock, *, fresh: bool = False):
         self.metadata = new_metadata()
         self.settings = settings
         self._clock = clock
-        self._store = open_store(self.metadata, settings)
+        self._store = open_store(self.metadata, settings, fresh=fresh)
         self._catalog = Catalog()
         self._streams: dict[str, Stream] = {}
         self._stream_runs: dict[str, StreamRun] = {}
@@ -202,7 +209,7 @@ class Database:
 
     # -- streams ---------------------------------------------------------------------------
 
-    def stream(self, name: str, /, *, source: Files, **declaration: Any) -> Stream:
+    def stream(self, name: str, /, *, source: Files | None = None, **declaration: Any) -> Stream:
         """Declare a stream of events; the fields are those of `Stream`.
 
         Raises
@@ -212,7 +219,7 @@ class Database:
         """
         if name in self._streams:
             raise DefinitionError(f"there is a stream named {name!r} already")
-        self._streams[name] = stream = Stream(name, source, **declaration)
+        self._streams[name] = stream = Stream(name=name, source=source, **declaration)
         return stream
 
     @property
@@ -263,6 +270,10 @@ class Database:
     def counters(self) -> dict[str, int]:
         """Counts since the database was opened: transactions by outcome, matches, rules fired."""
         return {**self._forest.counters.snapshot(), **self._triggering.counters.snapshot()}
+
+    def row_counts(self) -> dict[str, int]:
+        """Committed rows of each declared table, by name."""
+        return self._store.row_counts()
 
     def rule_latency_s(self, quantile: float) -> float:
         """Quantile of the time from a rule's start to the end of its action, in seconds."""

@@ -139,9 +139,7 @@ class Detached:
         finally:
             self._ended(firing)
 
-    def _give_up(
-        self, firing: str, item: Triggered, error: Exception, *, replayed: bool
-    ) -> None:
+    def _give_up(self, firing: str, item: Triggered, error: Exception, *, replayed: bool) -> None:
         """Put the firing of a rule that raised into the dead-letter table."""
         rule = item.rule.name
         failed = RuleFailed(f"rule {rule} failed: {error}", rule=rule)

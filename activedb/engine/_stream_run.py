@@ -13,7 +13,7 @@ from typing import Any
 
 from activedb.engine._detached import STREAM_RUN, Detached
 from activedb.engine._letters import Letter
-from activedb.engine._triggering import Triggering, is_systemic
+from activedb.engine._triggering import Fed, Triggering, is_systemic
 from activedb.errors import BatchFailed, CheckpointMismatch, ConstraintViolation, InvalidRow
 from activedb.events import Occurrence
 from activedb.store import LedgerEntry, StreamJournal
@@ -69,6 +69,7 @@ class StreamRun:
         self._detached = detached
         self._journal = journal
         self._keys = [("event", name) for name in stream.types]
+        self._last: LedgerEntry | None = None
         self._load(absorb=True)
 
     def apply(self, batch: AtomicBatch) -> None:
@@ -138,6 +139,10 @@ class StreamRun:
     def totals(self) -> dict[str, int]:
         """Events processed, late and dead since the stream began, from the ledger."""
         return self._journal.totals()
+
+    def late_events(self) -> list[Arrival]:
+        """The events that came too late, in order of arrival."""
+        return [Arrival.restore(record) for record in self._journal.late()]
 
     # -- parts -----------------------------------------------------------------------------
 
@@ -250,7 +255,7 @@ class StreamRun:
     def _s_transaction(self, t: Transaction, arrival: Arrival) -> Letter | None:
         """Process one event; a letter if it failed and has left nothing behind."""
         o = arrival.occurrence
-        fed = []
+        fed: list[Fed] = []
         try:
             triggered, fed = self._triggering.feed(o)
             self._triggering.keep(t, fed)

@@ -20,11 +20,16 @@ def new_metadata() -> MetaData:
     return MetaData()
 
 
-def open_store(metadata: MetaData, settings: Settings) -> Store:
+def open_store(metadata: MetaData, settings: Settings, *, fresh: bool = False) -> Store:
     """Open the store that `settings` name, with activedb's own tables up to date.
 
     Without a URL the embedded Postgres of the working folder is started; closing the store
     stops it when nobody else uses it.
+
+    Parameters
+    ----------
+    fresh : bool
+        Start with an empty ``settings.db_schema``; what is in it is dropped.
 
     Raises
     ------
@@ -36,12 +41,12 @@ def open_store(metadata: MetaData, settings: Settings) -> Store:
     elif url is None:
         server = EmbeddedServer.start(settings.folder)
         try:
-            store = PostgresStore(make_url(server.url), metadata, settings, beneath=server)
+            store = PostgresStore(make_url(server.url), metadata, settings, beneath=server, fresh=fresh)
         except BaseException:
             server.close()
             raise
     else:
-        store = PostgresStore(_postgres_url(url), metadata, settings)
+        store = PostgresStore(_postgres_url(url), metadata, settings, fresh=fresh)
     try:
         store.migrate()
     except BaseException:

@@ -68,7 +68,9 @@ class Journal:
         """
         same = (pending_firings.c.firing == firing) & (pending_firings.c.done == 0)
         if keep:
-            return connection.execute(update(pending_firings).where(same).values(done=1)).rowcount == 1
+            return (
+                connection.execute(update(pending_firings).where(same).values(done=1)).rowcount == 1
+            )
         return connection.execute(delete(pending_firings).where(same)).rowcount == 1
 
     def forget_done(self, connection: Connection, run_prefix: str) -> None:

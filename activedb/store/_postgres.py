@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import URL, Connection, MetaData, create_engine, func, select, text
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.schema import CreateSchema, DropSchema
 
 from activedb.config import Settings, mask_url
 from activedb.errors import ConfigurationError, ServerUnreachable
@@ -32,6 +33,8 @@ class PostgresStore(Store):
     settings : Settings
     beneath : EmbeddedServer, optional
         The embedded server to close with this store.
+    fresh : bool
+        Drop ``settings.db_schema`` with all that is in it first.
 
     Raises
     ------
@@ -50,8 +53,11 @@ class PostgresStore(Store):
         settings: Settings,
         *,
         beneath: EmbeddedServer | None = None,
+        fresh: bool = False,
     ):
         options = f"-c lock_timeout={settings.lock_timeout_ms} -c timezone=UTC"
+        if settings.db_schema is not None:
+            options += f" -c search_path={settings.db_schema}"
         connect_args = {"application_name": "activedb", "connect_timeout": 10, **url.query}
         connect_args["options"] = f"{url.query.get('options', '')} {options}".strip()
         engine = create_engine(
@@ -64,9 +70,11 @@ class PostgresStore(Store):
         super().__init__(engine, metadata)
         self._beneath = beneath
         try:
-            with engine.connect() as connection:
-                self.schema = connection.scalar(select(func.current_schema())) or "public"
+            with engine.begin() as connection:
                 version = connection.scalar(text("SHOW server_version_num"))
+                if settings.db_schema is not None:
+                    _make_schema(connection, settings.db_schema, fresh=fresh)
+                self.schema = connection.scalar(select(func.current_schema())) or "public"
         except DBAPIError as error:
             engine.dispose()
             reason = " ".join(str(error.orig).split())
@@ -119,7 +127,13 @@ class PostgresStore(Store):
     def next_key(self, connection: Connection, spec: TableSpec) -> int:
         name = connection.dialect.identifier_preparer.format_table(spec.table)
         sequence = func.pg_get_serial_sequence(name, spec.generated)
-        return int(connection.scalar(select(func.nextval(sequence))))
+        return int(connection.execute(select(func.nextval(sequence))).scalar_one())
+
+
+def _make_schema(connection: Connection, schema: str, *, fresh: bool) -> None:
+    if fresh:
+        connection.execute(DropSchema(schema, cascade=True, if_exists=True))
+    connection.execute(CreateSchema(schema, if_not_exists=True))
 
 
 def _do_not_wait_for_disk(connection: Connection) -> None:

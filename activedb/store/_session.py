@@ -6,7 +6,6 @@ The server sees a hierarchy as one flat transaction (Saygin, Ulusoy, Chakravarth
 
 from __future__ import annotations
 
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeAlias

@@ -79,7 +79,7 @@ def _assigned(statement: Update) -> dict[str, Any]:
     assert isinstance(table, Table)
     assigned: dict[str, Any] = {}
     for column, value in values.items():
-        name = getattr(column, "name", column)
+        name = str(getattr(column, "name", column))
         element = value if isinstance(value, ClauseElement) else literal(value)
         if isinstance(element, BindParameter):
             element = literal(element.value, type_=table.c[name].type)
@@ -95,10 +95,10 @@ def _plan_insert(statement: Insert) -> StatementPlan:
     if statement.select is not None:
         if not isinstance(statement.select, Select):
             raise UnsupportedStatement("INSERT … SELECT takes a select()")
-        names = [getattr(c, "name", c) for c in statement._select_names or ()]
+        names = [str(getattr(c, "name", c)) for c in statement._select_names or ()]
         return StatementPlan("insert", table, names, select=statement.select)
     records = [r for group in statement._multi_values for r in group] or [statement._values or {}]
-    named = [{getattr(c, "name", c): _plain(v) for c, v in dict(r).items()} for r in records]
+    named = [{str(getattr(c, "name", c)): _plain(v) for c, v in dict(r).items()} for r in records]
     columns = list(named[0])
     if any(list(record) != columns for record in named):
         raise UnsupportedStatement("every row of an insert() needs the same columns")

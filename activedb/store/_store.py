@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
 from typing import Any
 
-from sqlalchemy import Connection, Engine, MetaData
+from sqlalchemy import Connection, Engine, MetaData, func, select
 
 from activedb.store._faults import translated
 from activedb.store._session import Session
@@ -43,6 +43,17 @@ class Store(ABC):
         """Create the users' tables that are missing."""
         with translated("create the tables"), self.short() as connection:
             self.metadata.create_all(connection)
+
+    def row_counts(self) -> dict[str, int]:
+        """Committed rows of each of the users' tables, by name."""
+        tables = sorted(self.metadata.tables.values(), key=lambda t: t.fullname)
+        with translated("count the rows"), self.short() as connection:
+            return {
+                str(t.fullname): connection.execute(
+                    select(func.count()).select_from(t)
+                ).scalar_one()
+                for t in tables
+            }
 
     def close(self) -> None:
         """Close every pooled connection."""

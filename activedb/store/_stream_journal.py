@@ -76,6 +76,17 @@ class StreamJournal:
         with translated("read the waiting events"), self._store.short() as connection:
             return [dict(row) for row in connection.execute(statement).mappings()]
 
+    def late(self) -> list[Mapping[str, Any]]:
+        """Records of the late events, in order of arrival."""
+        c = late_events.c
+        statement = (
+            select(late_events)
+            .where(c.stream == self._stream)
+            .order_by(c.query_id, c.batch_id, c.position)
+        )
+        with translated("read the late events"), self._store.short() as connection:
+            return [dict(row) for row in connection.execute(statement).mappings()]
+
     def totals(self) -> dict[str, int]:
         """Events processed, late and dead, over all batches of the stream."""
         c = ledger.c

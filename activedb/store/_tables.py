@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from sqlalchemy import (
+    BindParameter,
     Boolean,
     Column,
     DateTime,
@@ -210,7 +211,7 @@ class TableSpec:
             )
 
     def _select_by_key(self) -> Select[Any]:
-        keys = bindparam("keys", expanding=True)
+        keys: BindParameter[Any] = bindparam("keys", expanding=True)
         columns = [self.table.c[name] for name in self.key_columns]
         chosen = columns[0] if len(columns) == 1 else tuple_(*columns)
         return select(*self.table.columns).where(chosen.in_(keys)).order_by(*columns)

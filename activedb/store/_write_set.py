@@ -64,7 +64,7 @@ def _delete(connection: Connection, changes: list[Change]) -> None:
         spec = changes[0].spec
         columns = tuple_(*(spec.table.c[name] for name in spec.key_columns))
         statement = delete(spec.table).where(columns.in_(bindparam("keys", expanding=True)))
-        with translated(f"delete from {spec.name}"):
+        with translated(f"delete rows of {spec.name}"):
             for start in range(0, len(keys), _KEYS_MAX):
                 connection.execute(statement, {"keys": keys[start : start + _KEYS_MAX]})
 

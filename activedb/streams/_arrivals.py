@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from activedb.errors import BadEvent
@@ -14,7 +14,7 @@ from activedb.streams._declaration import Stream
 
 __all__ = ["Arrival", "Arrivals", "Refused", "of_batch", "of_occurrences"]
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,4 +162,7 @@ def _known(params: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _shown(params: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value if isinstance(value, int | str) else repr(value) for name, value in params.items()}
+    return {
+        name: value if isinstance(value, int | str) else repr(value)
+        for name, value in params.items()
+    }

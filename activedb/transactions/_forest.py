@@ -19,14 +19,14 @@ from activedb.errors import (
     TransactionStateError,
 )
 from activedb.metrics import Counters
-from activedb.store import Row, Store, TableSpec, Tables
+from activedb.store import Row, Store, Tables, TableSpec
 from activedb.transactions._hierarchy import Hierarchy, Run
 from activedb.transactions._node import Node, current_transaction
 from activedb.transactions._pool import Pool
 from activedb.transactions._states import State
 from activedb.transactions._transaction import Transaction
-from lockmgr import LockManager, Mode, WaitCancelled
 from lockmgr import Deadlock as LockDeadlock
+from lockmgr import LockManager, Mode, WaitCancelled
 
 __all__ = ["Forest", "Listener"]
 

@@ -69,7 +69,9 @@ class Hierarchy:
         self.durable: list[Durable] = []
         self.broken: ActiveDBError | None = None
 
-    def read(self, spec: TableSpec, keys: Iterable[Key], *, exclusive: bool) -> dict[Key, Row | None]:
+    def read(
+        self, spec: TableSpec, keys: Iterable[Key], *, exclusive: bool
+    ) -> dict[Key, Row | None]:
         """Committed rows, locked on the server once per hierarchy and mode.
 
         At most one round trip; none when the hierarchy has locked all of `keys` before.
@@ -137,7 +139,11 @@ class Hierarchy:
             changes = self.changes(workspace)
             absent = {
                 spec: sorted(
-                    (k for k, row in rows.items() if row is None and k not in workspace.get(spec, ())),
+                    (
+                        k
+                        for k, row in rows.items()
+                        if row is None and k not in workspace.get(spec, ())
+                    ),
                     key=repr,
                 )
                 for spec, rows in self.base.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from activedb.store import StatementPlan, plan_write, tables_of
@@ -25,7 +26,7 @@ def execute(t: Transaction, statement: Any) -> int:
     if plan.rows is None:
         # SIX: nobody else writes the table, so no row can join those the statement selects.
         t.lock_table(spec, Mode.SIX)
-        found = _select(t, plan.select, Mode.S)
+        found: Sequence[Any] = _select(t, plan.select, Mode.S)
     else:
         found = plan.rows
     keys = len(spec.key_columns)

@@ -34,6 +34,7 @@ class Moment(datetime):
         (1.5, 1_500_000),
         (-0.0, 0),
         (1356087434.123456, 1356087434123456),
+        (1.000009, 1_000_009),
         (datetime(1970, 1, 1, tzinfo=UTC), 0),
         (datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC), -1),
         (datetime(2026, 7, 1, 12, tzinfo=timezone(timedelta(hours=2))), 1782900000_000000),
@@ -141,8 +142,9 @@ def test_occurrence_is_immutable() -> None:
     with pytest.raises(AttributeError, match="immutable: us cannot be deleted"):
         del o.us
     with pytest.raises(AttributeError):
-        o.color = "red"  # type: ignore[attr-defined]  # the mistake under test
-    for mapping in (o.params, o.parts, Occurrence("t", 1, new={"a": 1}).new):
+        o.color = "red"
+    mappings: list[Any] = [o.params, o.parts, Occurrence("t", 1, new={"a": 1}).new]
+    for mapping in mappings:
         with pytest.raises(TypeError):
             mapping["worker"] = 8
 

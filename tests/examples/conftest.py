@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import Table, select
+
+import activedb as adb
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,14 +43,11 @@ def load_example(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Mo
 def rows_of() -> Callable[..., dict[str, list[tuple[Any, ...]]]]:
     """Return a function that reads tables: name to rows, sorted, values in column order."""
 
-    def read(db: Any, *tables: Any) -> dict[str, list[tuple[Any, ...]]]:
+    def read(db: adb.Database, *tables: Table) -> dict[str, list[tuple[Any, ...]]]:
+        db.join()
         with db.transaction() as t:
             return {
-                table.name: sorted(
-                    tuple(row[column.name] for column in table.columns)
-                    for row in t.query(select(table))
-                )
-                for table in tables
+                table.name: sorted(tuple(row) for row in t.query(select(table))) for table in tables
             }
 
     return read

@@ -148,7 +148,7 @@ def replay(
         start = instant(hour * HOUR_MS)
         alerts.append((start, word, instant(at_ms), count, before))
         alert_tweets += [(start, word, tweet_id) for tweet_id in hours_of[word][hour][:count]]
-        audit.append((start, word, f"{count} tweets in this hour, {before} in the one before"))
+        audit.append((start, word, f"{count} tweets, {before} in the hour before"))
     return {
         "words": sorted(words),
         "alerts": sorted(alerts),

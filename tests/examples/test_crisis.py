@@ -63,7 +63,7 @@ def test_keywords_example_and_recount_find_the_same(
     load_example: Callable[[str], ModuleType], text: str, expected: set[str]
 ) -> None:
     crisis = load_example("crisis")
-    assert crisis.keywords(text) == expected
+    assert crisis.keywords(text) == sorted(expected)
     assert keywords(text, crisis.STOPWORDS) == expected
 
 
@@ -85,7 +85,7 @@ def test_replay_burst_raises_one_alert_with_the_tweets_that_caused_it() -> None:
         "words": [("flood", NOON, 5, 0, 5, ids[4], True, ids[:3])],
         "alerts": [(NOON, "flood", NOON + timedelta(minutes=2), 3, 0)],
         "alert_tweets": [(NOON, "flood", id_) for id_ in ids[:3]],
-        "audit": [(NOON, "flood", "3 tweets in this hour, 0 in the one before")],
+        "audit": [(NOON, "flood", "3 tweets, 0 in the hour before")],
     }
 
 
@@ -146,7 +146,7 @@ def test_keywords_of_real_tweets_example_and_recount_find_the_same(
     tweets = read_tweets(data_folder / "crisislex")
     assert len(tweets) == 60_082
     for _, text in Random(4).sample(tweets, min(5_000 * scale, len(tweets))):
-        assert crisis.keywords(text) == keywords(text, crisis.STOPWORDS)
+        assert crisis.keywords(text) == sorted(keywords(text, crisis.STOPWORDS))
 
 
 @pytest.mark.data

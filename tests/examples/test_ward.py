@@ -248,9 +248,9 @@ def test_rules_out_of_order_batches_with_late_events_give_the_recounted_tables(
         batch = sightings[start : start + 100]
         punctuation = newest - DELAY
         late_ids |= {s.event_id for s in batch if s.at < punctuation}
-        db.feed("ward", as_events(batch), punctuation=punctuation)
+        db.feed(db.streams[0], as_events(batch), punctuation=punctuation)
         newest = max(newest, *(s.at for s in batch))
-    db.feed("ward", [])
+    db.feed(db.streams[0], [])
     actual = rows_of(db, tables.worker_status, tables.status_tally, tables.status_audit)
     db.close()
     assert late_ids
@@ -267,7 +267,7 @@ def test_rules_any_order_of_arrival_gives_the_same_tables(
         db = adb.connect("memory://")
         tables = define(db)
         db.create_all()
-        db.feed("ward", as_events(order))
+        db.feed(db.streams[0], as_events(order))
         actual = rows_of(db, tables.worker_status, tables.status_tally, tables.status_audit)
         db.close()
         assert compare(expected, actual) == []

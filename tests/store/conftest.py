@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,24 +17,28 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def server_folder() -> Iterator[Path]:
-    """A folder for embedded servers, all of which must have ended with the test."""
+    """An empty folder for embedded servers, all of which must have ended with the test."""
     with temporary_folder() as folder:
         yield folder
-        left = server_processes(folder)
-        for process in left:
-            process.kill()
-        assert left == [], "the test left a server running"
+        _end_servers(folder)
+
+
+@pytest.fixture
+def used_folder(_used_folder: Path) -> Iterator[Path]:
+    """The folder of a server that has run before; tests share it, to save time."""
+    yield _used_folder
+    _end_servers(_used_folder)
 
 
 @pytest.fixture(scope="session")
-def _initialised() -> Iterator[Path]:
+def _used_folder() -> Iterator[Path]:
     with temporary_folder() as folder:
         EmbeddedServer.start(folder).close()
         yield folder
 
 
-@pytest.fixture
-def used_folder(server_folder: Path, _initialised: Path) -> Path:
-    """A folder like `server_folder` in which a server has run before, which saves time."""
-    subprocess.run(["cp", "-a", f"{_initialised}/.", server_folder], check=True)
-    return server_folder
+def _end_servers(folder: Path) -> None:
+    left = server_processes(folder)
+    for process in left:
+        process.kill()
+    assert left == [], "the test left a server running"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lock_script import check
+from tests.lockmgr.script import check
 
 
 def test_queue_compatible_newcomer_waits_behind_an_earlier_conflicting_request() -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from lock_script import check
-
 from lockmgr import Denied, Edge, EdgeKind, Mode, VerifyingLockTable
+from tests.lockmgr.script import check
 
 
 def test_deadlock_figure_8_a_parent_waits_for_its_live_children_from_their_begin_on() -> None:

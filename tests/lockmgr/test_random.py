@@ -8,10 +8,10 @@ from typing import TypeAlias
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from lock_model import Model, Queues
 
-from lockmgr import Blocked, Denial, Denied, Effects, Mode, VerifyingLockTable
+from lockmgr import Denial, Mode, VerifyingLockTable
 from lockmgr._modes import SUPREMUM
+from tests.lockmgr.model import Model, Queues
 
 SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
 RESOURCES = (("a",), ("b",), ("c",))
@@ -128,12 +128,12 @@ class Run:
         assert self.table.dump() == "empty"
 
 
-VERBS = ("request",) * 12 + ("begin",) * 3 + ("commit",) * 2 + ("abort", "cancel", "offer", "downgrade")
-
-
-@settings(
-    max_examples=150 * SCALE, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+VERBS = (
+    ("request",) * 12 + ("begin",) * 3 + ("commit",) * 2 + ("abort", "cancel", "offer", "downgrade")
 )
+
+
+@settings(max_examples=150 * SCALE, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(
         st.tuples(st.sampled_from(VERBS), st.tuples(*[st.integers(0, 59)] * 3)),

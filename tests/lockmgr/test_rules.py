@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from lock_script import check
 
 from lockmgr import LockUsageError, Mode, VerifyingLockTable
+from tests.lockmgr.script import check
 
 A = ("a",)
 

@@ -5,7 +5,7 @@ than its newest by a week, and takes no single file. None of that is what somebo
 folder of files, and copying a folder changes it. So Spark reads a folder of ours, which only ever
 shows it what it should read next::
 
-    <checkpoint>/arrivals/
+    <checkpoint>/files/
         next/                    being filled; Spark does not look here
         pending/00000007/        the group Spark is reading: symbolic links to the user's files
         done/00000000/ ...       groups whose micro-batch is committed
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from activedb.streams._declaration import Files
+    from activedb.streams import Files
 
 _LINK_NAME_CHARS_MAX = 200
 
 
-class Arrivals:
+class FileQueue:
     """Which files of an input have been read, are being read and come next.
 
     Parameters
@@ -56,7 +56,7 @@ class Arrivals:
         self._input = input.resolve()
         if not self._input.exists():
             raise ConfigurationError(f"input {input} does not exist; give a file or a folder")
-        folder = checkpoint.resolve() / "arrivals"
+        folder = checkpoint.resolve() / "files"
         self._next = folder / "next"
         self._done = folder / "done"
         self.pending = folder / "pending"

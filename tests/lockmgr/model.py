@@ -41,7 +41,9 @@ class Model:
         self.retained: dict[Lock, Mode] = {}
         self.asked: dict[int, tuple[Resource, Mode]] = {}
 
-    def add(self, verb: str, tid: int, resource: Resource = (), what: Mode | int | None = None) -> None:
+    def add(
+        self, verb: str, tid: int, resource: Resource = (), what: Mode | int | None = None
+    ) -> None:
         """Add a fact and compute everything again, from the first fact on."""
         self.facts.append((verb, tid, resource, what))
         self.parents, self.held, self.retained, self.asked = {}, {}, {}, {}
@@ -110,7 +112,9 @@ class Model:
 
     def arcs(self, queues: Queues) -> Arcs:
         """The whole wait-for graph."""
-        arcs: Arcs = {tid: dict.fromkeys(self.children(tid), EdgeKind.COMMIT) for tid in self.parents}
+        arcs: Arcs = {
+            tid: dict.fromkeys(self.children(tid), EdgeKind.COMMIT) for tid in self.parents
+        }
         for tid, (resource, _) in self.asked.items():
             arcs[tid].update(self.blockers(tid, queues[resource]))
         return arcs

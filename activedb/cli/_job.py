@@ -1,0 +1,133 @@
+"""``activedb run``: load a file of rules and feed its stream."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from activedb.cli._report import Outcome, Reporter
+from activedb.engine import Database
+from activedb.errors import ActiveDBError, ConfigurationError, DefinitionError
+from activedb.streams import Stream
+
+__all__ = ["Options", "feed_stream", "run_job"]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of ``activedb run``."""
+
+    file: Path
+    input: Path
+    stream: str | None
+    checkpoint: Path | None
+    fail_fast: bool
+    follow: bool
+
+
+def run_job(options: Options, reporter: Reporter) -> None:
+    """Load the file, feed its stream, report.
+
+    Raises
+    ------
+    ConfigurationError, DefinitionError
+        If file, input or stream are not as they should be.
+    """
+    if not options.input.exists():
+        raise ConfigurationError(f"the input {options.input} does not exist; check --input")
+    with reporter.working("opening the database"):
+        db, stream = _load(options)
+    with db:
+        db.create_all()
+        checkpoint = options.checkpoint or db.settings.folder / "checkpoints" / stream.name
+        outcome = feed_stream(
+            db,
+            stream,
+            options.input,
+            checkpoint,
+            reporter,
+            fail_fast=options.fail_fast,
+            follow=options.follow,
+        )
+        reporter.result(f"stream {stream.name}", outcome)
+
+
+def feed_stream(
+    db: Database,
+    stream: Stream,
+    input: Path,
+    checkpoint: Path,
+    reporter: Reporter,
+    *,
+    fail_fast: bool = False,
+    follow: bool = False,
+) -> Outcome:
+    """Feed a stream from files to its end, with progress; returns the figures.
+
+    Detached rules that an earlier process left unfinished are started first.
+    """
+    run = db.stream_run(stream)
+    run.fail_fast = fail_fast
+    before = run.totals()
+    feed = _feed_class()(stream, input, checkpoint, follow=follow)
+    with reporter.working("starting Spark"):
+        began = time.monotonic()
+        recovered = db.recover()
+        if recovered:
+            reporter.note(f"{recovered} detached rules of an earlier run are finished first")
+        run.on_progress = lambda events: reporter.progress(db, run, events)
+        feed.run(run.apply)
+        run.finish()
+        seconds = time.monotonic() - began
+    return Outcome.of(db, run, before, seconds)
+
+
+def _feed_class() -> Any:
+    """What feeds streams: named by an entry point, because it stands above this package."""
+    for entry in importlib.metadata.entry_points(group="activedb.feeds", name="spark"):
+        return entry.load()
+    raise ConfigurationError("nothing here feeds streams; reinstall activedb")
+
+
+def _load(options: Options) -> tuple[Database, Stream]:
+    module = _execute(options.file)
+    databases = [value for value in vars(module).values() if isinstance(value, Database)]
+    if not databases:
+        raise DefinitionError(f"{options.file} has no database; write db = activedb.connect()")
+    streams = {s.name: (db, s) for db in databases for s in db.streams}
+    names = ", ".join(streams) or "none"
+    if options.stream is not None:
+        if options.stream not in streams:
+            raise DefinitionError(
+                f"{options.file} has no stream {options.stream!r}; it has: {names}"
+            )
+        return streams[options.stream]
+    if len(streams) != 1:
+        raise DefinitionError(
+            f"{options.file} must declare one stream with db.stream(), or name one of several "
+            f"with --stream; it has: {names}"
+        )
+    return next(iter(streams.values()))
+
+
+def _execute(file: Path) -> Any:
+    """Run a user's file as a module."""
+    if not file.is_file():
+        raise ConfigurationError(f"there is no file {file}")
+    spec = importlib.util.spec_from_file_location(file.stem, file.resolve())
+    if spec is None or spec.loader is None:
+        raise ConfigurationError(f"{file} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[file.stem] = module
+    try:
+        spec.loader.exec_module(module)
+    except (ActiveDBError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise DefinitionError(f"{file} cannot be loaded: {type(error).__name__}: {error}") from error
+    return module

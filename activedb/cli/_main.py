@@ -1,0 +1,150 @@
+"""Commands, their options, and what the process exits with.
+
+========== ======================================================================
+status     meaning
+========== ======================================================================
+0          done
+1          the run failed, or (demo) the outcome disagrees with the recount
+2          wrong usage, configuration or definition
+3          no database server answers
+130        interrupted
+========== ======================================================================
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Annotated
+
+import click
+import typer
+
+from activedb.cli._demo import run_demo
+from activedb.cli._job import Options, run_job
+from activedb.cli._report import Reporter
+from activedb.engine import connect
+from activedb.errors import (
+    ActiveDBError,
+    ConfigurationError,
+    DefinitionError,
+    ServerUnreachable,
+    StreamError,
+)
+
+__all__ = ["main"]
+
+app = typer.Typer(
+    help="Active rules over a SQL store.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Url = Annotated[
+    str | None,
+    typer.Option(help="Database URL; ACTIVEDB_URL by default, else the embedded Postgres."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
+Trace = Annotated[bool, typer.Option("--traceback", help="Show a traceback when it fails.")]
+
+
+@app.command()
+def run(
+    file: Annotated[Path, typer.Argument(help="A Python file that declares rules and a stream.")],
+    input: Annotated[Path, typer.Option(help="File or folder with the stream's events.")],
+    url: Url = None,
+    stream: Annotated[
+        str | None, typer.Option(help="Which stream, if the file declares several.")
+    ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="Spark's checkpoint; .activedb/checkpoints/<stream> by default."),
+    ] = None,
+    fail_fast: Annotated[
+        bool, typer.Option(help="Stop at an offending event; else it becomes a dead letter.")
+    ] = False,
+    follow: Annotated[bool, typer.Option(help="Wait for new files until interrupted.")] = False,
+    as_json: Json = False,
+    show_traceback: Trace = False,
+) -> None:
+    """Feed a stream through Spark into the rules of FILE.
+
+    Run it again to go on where it stopped, also after a crash.
+    """
+    if url is not None:
+        os.environ["ACTIVEDB_URL"] = url
+    options = Options(
+        file=file,
+        input=input,
+        stream=stream,
+        checkpoint=checkpoint,
+        fail_fast=fail_fast,
+        follow=follow,
+    )
+    run_job(options, Reporter(as_json=as_json))
+
+
+@app.command()
+def demo(
+    events: Annotated[int, typer.Option(min=1, help="How many events to generate.")] = 20_000,
+    seed: Annotated[int, typer.Option(help="Seed of the generator.")] = 0,
+    url: Url = None,
+    as_json: Json = False,
+    show_traceback: Trace = False,
+) -> None:
+    """Run the hospital ward: generated events through Spark and rules into Postgres.
+
+    Everything is kept in the schema activedb_demo, which is emptied first. Ends by recounting
+    the outcome with an independent replay, and fails if the two disagree.
+    """
+    if not run_demo(events=events, seed=seed, url=url, reporter=Reporter(as_json=as_json)):
+        raise typer.Exit(1)
+
+
+@app.command()
+def migrate(url: Url = None, show_traceback: Trace = False) -> None:
+    """Bring activedb's own tables in the database to the newest version."""
+    connect(url).close()
+    typer.echo("activedb's tables are up to date")
+
+
+def main() -> None:
+    """Run the command line and exit with its status."""
+    sys.exit(_status(sys.argv[1:]))
+
+
+def _status(arguments: list[str]) -> int:
+    try:
+        status = app(arguments, standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return 2
+    except (click.Abort, KeyboardInterrupt):
+        typer.echo("interrupted; run the command again to go on", err=True)
+        return 130
+    except Exception as error:
+        if "--traceback" in arguments:
+            traceback.print_exc()
+        else:
+            typer.echo(f"error: {_one_line(error)}", err=True)
+        return _status_of(error)
+    return status if isinstance(status, int) else 0
+
+
+def _status_of(error: Exception) -> int:
+    if isinstance(error, ServerUnreachable):
+        return 3
+    if isinstance(error, ConfigurationError | DefinitionError):
+        return 2
+    return 1
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    if isinstance(error, ActiveDBError) and not isinstance(error, StreamError):
+        return text
+    return f"{type(error).__name__}: {text} (--traceback shows where)"

@@ -1,0 +1,140 @@
+"""What people see: progress while it runs, a table at the end, or one JSON object."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.status import Status
+from rich.table import Table
+
+from activedb.engine import Database, StreamRun
+
+__all__ = ["Outcome", "Reporter"]
+
+_LINE_EVERY_S = 5.0
+
+
+@dataclass(slots=True)
+class Outcome:
+    """The figures of one run of a stream.
+
+    Attributes
+    ----------
+    figures : dict
+        Label to number or text, in the order shown; the JSON object has the same.
+    """
+
+    figures: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, db: Database, run: StreamRun, before: Mapping[str, int], seconds: float
+    ) -> Outcome:
+        """Collect the figures of a run that took `seconds`, from ledger totals `before` it."""
+        totals = run.totals()
+        counts = db.counters()
+        now = {name: totals[name] - before[name] for name in totals}
+
+        def transactions(outcome: str) -> dict[str, int]:
+            return {
+                "top-level": counts.get(f"transactions_{outcome}", 0),
+                "subtransactions": counts.get(f"subtransactions_{outcome}", 0),
+            }
+
+        return cls(
+            {
+                "events": now["events"],
+                "late events": now["late"],
+                "dead letters": now["dead"],
+                "matches": counts.get("matches", 0),
+                "rules fired": counts.get("rules_fired", 0),
+                "rules failed": counts.get("rules_failed", 0),
+                "transactions committed": transactions("committed"),
+                "transactions aborted": transactions("aborted"),
+                "transactions retried": counts.get("transactions_retried", 0),
+                "rows": db.row_counts(),
+                "seconds": round(seconds, 2),
+                "events per second": round(now["events"] / seconds) if seconds else 0,
+                "rule latency p50 ms": round(db.rule_latency_s(0.50) * 1000, 3),
+                "rule latency p99 ms": round(db.rule_latency_s(0.99) * 1000, 3),
+                "events since the stream began": totals["events"],
+            }
+        )
+
+
+class Reporter:
+    """Progress on standard error, the result on standard output."""
+
+    def __init__(self, *, as_json: bool):
+        self._as_json = as_json
+        self._out = Console()
+        self._err = Console(stderr=True)
+        self._status: Status | None = None
+        self._began = self._printed = time.monotonic()
+        self._events = 0
+
+    @contextmanager
+    def working(self, doing: str) -> Iterator[None]:
+        """Show progress while the block runs."""
+        self._began = self._printed = time.monotonic()
+        if self._err.is_terminal:
+            with self._err.status(doing) as self._status:
+                yield
+            self._status = None
+        else:
+            self._line(doing)
+            yield
+
+    def progress(self, db: Database, run: StreamRun, events: int) -> None:
+        """Count `events` more, which are durable now."""
+        self._events += events
+        now = time.monotonic()
+        counts = db.counters()
+        rate = self._events / max(now - self._began, 1e-9)
+        text = (
+            f"{self._events:,} events done, {run.waiting:,} waiting, "
+            f"{counts.get('rules_fired', 0):,} rules fired, {rate:,.0f} events/s"
+        )
+        if self._status is not None:
+            self._status.update(text)
+        elif now - self._printed >= _LINE_EVERY_S:
+            self._printed = now
+            self._line(text)
+
+    def note(self, text: str) -> None:
+        """Say something in passing."""
+        self._line(text)
+
+    def result(self, title: str, outcome: Outcome) -> None:
+        """Print the figures: a table, or one JSON object."""
+        if self._as_json:
+            self._out.print_json(json.dumps(outcome.figures, default=str))
+            return
+        table = Table(title=title, show_header=False, title_justify="left")
+        table.add_column(style="bold")
+        table.add_column(justify="right")
+        for label, value in outcome.figures.items():
+            for name, figure in _lines(label, value):
+                table.add_row(name, figure)
+        self._out.print(table)
+
+    def _line(self, text: str) -> None:
+        self._err.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def _lines(label: str, value: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        for name, part in value.items():
+            yield f"{label}: {name}", _figure(part)
+    else:
+        yield label, _figure(value)
+
+
+def _figure(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int | float) else str(value)

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from activedb.errors import DefinitionError
+from activedb.streams import AtomicBatch, Files, Stream
+
+GOOD: dict[str, Any] = {
+    "name": "tweets",
+    "source": Files("csv"),
+    "type": "'TWEET'",
+    "timestamp": "at",
+    "params": {"text": "tweet"},
+    "types": {"TWEET": ("text",)},
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"format": "xls"}, "'xls' cannot be read; give csv, json"),
+        ({"schema": " "}, "schema must be a text"),
+        ({"glob": ""}, "glob must be a text"),
+        ({"glob": "/etc/*"}, "leaves the input folder"),
+        ({"glob": "../*.csv"}, "leaves the input folder"),
+        ({"options": {"header": True}}, "option 'header' must be text, not True"),
+        ({"per_batch": 0}, "per_batch must be at least 1, not 0"),
+        ({"per_batch": True}, "per_batch must be a whole number"),
+    ],
+)
+def test_files_meaningless_value_is_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(DefinitionError, match=f"^.*{said}"):
+        Files(**({"format": "csv"} | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"name": ""}, "'' is no name for a stream"),
+        ({"name": "my stream"}, "'my stream' is no name for a stream"),
+        ({"name": "x" * 64}, "at most 63 characters"),
+        ({"type": ""}, "stream 'tweets': type must be a text"),
+        ({"timestamp": " "}, "stream 'tweets': timestamp must be a text"),
+        ({"id": ""}, "id must be a text"),
+        ({"params": {"text": ""}}, "parameter 'text' must be a text"),
+        ({"params": {"text": "a", "Text": "b"}}, "parameter 'text' is declared 2 times"),
+        ({"types": {}}, "types is empty"),
+        ({"types": {"TWEET": "text"}}, "must be a tuple of names, not 'text'"),
+        ({"types": {"TWEET": ("text", "lang")}}, "'TWEET' needs 'lang', which params does not"),
+        ({"delay": timedelta(seconds=-1)}, "delay must not be negative"),
+        ({"delay": 5}, "delay must be a timedelta, not 5"),
+    ],
+)
+def test_stream_meaningless_value_is_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(DefinitionError, match=said):
+        Stream(**(GOOD | changes))
+
+
+def test_stream_without_params_may_need_any_column() -> None:
+    stream = Stream(**(GOOD | {"params": None, "types": {"TWEET": ("anything",)}}))
+    assert stream.types == {"TWEET": ("anything",)}
+
+
+def test_stream_does_not_change_with_what_it_was_made_of() -> None:
+    params, types, options = {"text": "tweet"}, {"TWEET": ("text",)}, {"header": "true"}
+    source = Files("csv", options=options)
+    stream = Stream(**(GOOD | {"params": params, "types": types, "source": source}))
+    params["more"] = types["MORE"] = options["more"] = "x"  # type: ignore[assignment]
+    assert stream.params == {"text": "tweet"}
+    assert stream.types == {"TWEET": ("text",)}
+    assert source.options == {"header": "true"}
+
+
+class Table:
+    num_rows = 0
+    column_names = ("event_type", "event_time_us", "event_id", "p_text", "p_p_x", "raw")
+
+
+def test_batch_param_names_are_columns_without_one_prefix() -> None:
+    batch = AtomicBatch("tweets", "q", 0, Table(), None)  # type: ignore[arg-type]
+    assert batch.param_names == ("text", "p_x")
