@@ -83,8 +83,7 @@ class FileQueue:
         FeedFailed
             If the input is gone.
         """
-        files = [self._input] if self._input.is_file() else self._list_folder()
-        return [file for file in files if str(file) not in self._seen]
+        return [file for file in self.list_all() if str(file) not in self._seen]
 
     def list_all(self) -> list[Path]:
         """Return all files of the input that the stream reads, new or not."""

@@ -29,6 +29,7 @@ def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_settings_without_any_source_are_the_defaults() -> None:
     assert Settings.load().model_dump() == {
         "url": None,
+        "db_schema": None,
         "folder": Path(".activedb"),
         "threads": 4,
         "lock_timeout_ms": 10_000,

@@ -129,5 +129,7 @@ def _execute(file: Path) -> Any:
     except (ActiveDBError, KeyboardInterrupt):
         raise
     except BaseException as error:
-        raise DefinitionError(f"{file} cannot be loaded: {type(error).__name__}: {error}") from error
+        raise DefinitionError(
+            f"{file} cannot be loaded: {type(error).__name__}: {error}"
+        ) from error
     return module

@@ -33,9 +33,7 @@ class Outcome:
     figures: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(
-        cls, db: Database, run: StreamRun, before: Mapping[str, int], seconds: float
-    ) -> Outcome:
+    def of(cls, db: Database, run: StreamRun, before: Mapping[str, int], seconds: float) -> Outcome:
         """Collect the figures of a run that took `seconds`, from ledger totals `before` it."""
         totals = run.totals()
         counts = db.counters()

@@ -49,11 +49,13 @@ class WardTables:
 
     def contents(self, db: adb.Database) -> dict[str, list[tuple[Any, ...]]]:
         """Return the committed rows of each table, by its name."""
+        rows = {}
         with db.transaction() as t:
-            return {
-                field.name: [tuple(row) for row in t.query(select(getattr(self, field.name)))]
-                for field in fields(self)
-            }
+            for field in fields(self):
+                rows[field.name] = [
+                    tuple(row) for row in t.query(select(getattr(self, field.name)))
+                ]
+        return rows
 
 
 def define(db: adb.Database, file_format: FileFormat = "csv") -> WardTables:

@@ -35,44 +35,45 @@ _NAME_MAX = 380  # of 400 characters in the table
 class Detached:
     """Starts detached rules and keeps count of those that have not ended.
 
-    A firing is recorded before it starts. Its transaction marks it done in the same commit as
-    its effects, so it takes effect once, however often it is started: by its event, by a replay
-    of the event's batch (which gives the firing the same name), or by `recover`.
+    A firing's transaction marks it done in the same commit as its effects, so it takes effect
+    once, however often it is started. What makes it start again after a crash is
+
+    - for a transaction of an application, a row recorded at the event, before the firing starts;
+    - for a batch of a stream, the replay of the batch, which gives the firing the same name, and
+      from the batch's commit on a row written with that commit.
     """
 
     def __init__(self, journal: Journal, catalog: Catalog):
         self.journal = journal
-        self._catalog = catalog
         self.forest: Forest
         self.triggering: Triggering
+        self._catalog = catalog
         self._idle = threading.Condition()
         self._running: set[str] = set()
+        # Firings of streams: those that no replay may start again, and those of them whose
+        # outcome is not durable yet.
+        self._known: set[str] = set()
+        self._unfinished: dict[str, dict[str, Any]] = {}
 
     def fire(self, t: Transaction, items: list[Triggered], event: int) -> None:
-        """Record and start the detached rules that the `event`-th event of `t` triggered."""
+        """Start the detached rules that the `event`-th event of `t` triggered."""
         run = t.hierarchy.run
+        of_stream = run.name.startswith(STREAM_RUN)
+        seen = self._known if of_stream else run.fired
         firings: dict[str, Triggered] = {}
         for number, item in enumerate(items):
             name = _name(run.name, f"{t.path}#{event}.{number}.{item.rule.name}")
-            if name not in run.fired:
-                run.fired.add(name)
+            if name not in seen:
+                seen.add(name)
                 firings[name] = item
-        if not firings:
-            return
-        rows = [
-            {
-                "firing": name,
-                "run": run.name,
-                "rule": item.rule.name,
-                "occurrence": encode(item.occurrence),
-            }
-            for name, item in firings.items()
-        ]
-        # A stream's batch that is lost with its firings is replayed and records them again; one
-        # that is durable has made them durable too, because the log is written in order.
-        replayed = run.name.startswith(STREAM_RUN)
-        for name in sorted(self.journal.record(rows, lazily=replayed)):
-            self._start(name, firings[name], replayed=replayed)
+        rows = {name: _row(name, run.name, item) for name, item in firings.items()}
+        if of_stream:
+            with self._idle:
+                self._unfinished |= rows
+        elif rows:
+            self.journal.record(rows.values())
+        for name, item in firings.items():
+            self._start(rows[name], item, of_stream=of_stream)
 
     def recover(self) -> int:
         """Start the firings that an earlier process recorded and did not finish.
@@ -90,7 +91,7 @@ class Detached:
             if rule is None or known:
                 continue
             item = Triggered(rule, decode(row["occurrence"]))
-            self._start(row["firing"], item, replayed=row["run"].startswith(STREAM_RUN))
+            self._start(dict(row), item, of_stream=row["run"].startswith(STREAM_RUN))
             started += 1
         return started
 
@@ -99,15 +100,35 @@ class Detached:
         with self._idle:
             self._idle.wait_for(lambda: not self._running)
 
+    # -- streams ---------------------------------------------------------------------------
+
+    def remember_done(self, run_prefix: str) -> None:
+        """Read which firings of a stream are done although their batch has not committed."""
+        self._known.update(self.journal.done(run_prefix))
+
+    def settle(self, connection: Any, run_prefix: str) -> None:
+        """Within the commit of a stream's batch: record its unfinished firings, forget the done."""
+        with self._idle:
+            rows = [r for r in self._unfinished.values() if r["run"].startswith(run_prefix)]
+        self.journal.record_on(connection, rows)
+        self.journal.forget_done(connection, run_prefix)
+
+    def committed(self, run: str) -> None:
+        """Take note that a stream's batch has committed and will not be replayed."""
+        self._known = {name for name in self._known if not name.startswith(run)}
+
     def forget_done(self, run_prefix: str) -> None:
-        """Delete the done firings of runs that will not be replayed."""
+        """Delete the done firings of batches that will not be replayed."""
         self.journal.prune(run_prefix)
 
-    def _start(self, firing: str, item: Triggered, *, replayed: bool) -> None:
+    # -- running ---------------------------------------------------------------------------
+
+    def _start(self, row: dict[str, Any], item: Triggered, *, of_stream: bool) -> None:
+        firing = row["firing"]
         with self._idle:
             self._running.add(firing)
         try:
-            self.forest.pool.submit(lambda: self._run(firing, item, replayed=replayed))
+            self.forest.pool.submit(lambda: self._run(row, item, of_stream=of_stream))
         except ActiveDBError:
             self._ended(firing)
             raise
@@ -117,9 +138,11 @@ class Detached:
             self._running.discard(firing)
             self._idle.notify_all()
 
-    def _run(self, firing: str, item: Triggered, *, replayed: bool) -> None:
+    def _run(self, row: dict[str, Any], item: Triggered, *, of_stream: bool) -> None:
+        firing = row["firing"]
+
         def mark_done(connection: Any) -> None:
-            if not self.journal.finish(connection, firing, keep=replayed):
+            if not self.journal.finish(connection, row, keep=of_stream):
                 raise _DoneElsewhere(firing)
 
         def body(t: Transaction) -> None:
@@ -128,28 +151,44 @@ class Detached:
             self.triggering.run_rule(t, item)
 
         try:
-            self.forest.run(body, Run(name=firing, lazily=replayed))
+            # What a crash of the server may lose of a stream's firing is started again.
+            self.forest.run(body, Run(name=firing, lazily=of_stream))
         except _DoneElsewhere:
             _LOG.info("another process ran %s", firing)
         except _TRY_LATER:
-            # It stays recorded; recover() starts it again.
+            # It stays recorded, or unfinished until its batch records it.
             _LOG.warning("rule %s is left pending", item.rule.name, exc_info=True)
-        except Exception as error:
-            self._give_up(firing, item, error, replayed=replayed)
-        finally:
             self._ended(firing)
+            return
+        except Exception as error:
+            self._give_up(row, item, error, of_stream=of_stream)
+        with self._idle:
+            self._unfinished.pop(firing, None)
+        self._ended(firing)
 
-    def _give_up(self, firing: str, item: Triggered, error: Exception, *, replayed: bool) -> None:
+    def _give_up(
+        self, row: dict[str, Any], item: Triggered, error: Exception, *, of_stream: bool
+    ) -> None:
         """Put the firing of a rule that raised into the dead-letter table."""
         rule = item.rule.name
         failed = RuleFailed(f"rule {rule} failed: {error}", rule=rule)
         failed.__cause__ = error
-        letter = Letter.of_rule(firing, item.occurrence, failed)
+        letter = Letter.of_rule(row["firing"], item.occurrence, failed)
         self.triggering.counters.add("rules_failed")
         try:
-            self.journal.bury(firing, asdict(letter), keep=replayed)
+            self.journal.bury(row, asdict(letter), keep=of_stream)
         except ActiveDBError:
             _LOG.warning("rule %s is left pending", rule, exc_info=True)
+
+
+def _row(firing: str, run: str, item: Triggered) -> dict[str, Any]:
+    return {
+        "firing": firing,
+        "run": run,
+        "rule": item.rule.name,
+        "occurrence": encode(item.occurrence),
+        "done": 0,
+    }
 
 
 class _DoneElsewhere(ActiveDBError):

@@ -218,6 +218,7 @@ class StreamRun:
             # that the offending event alone is undone.
             run.careful = True
             self._forest.run(body, run)
+        self._detached.committed(run.name)
 
     def _process(
         self, t: Transaction, entry: LedgerEntry, chunk: list[Arrival], arrivals: Arrivals
@@ -248,7 +249,7 @@ class StreamRun:
                 forget_before_us=forget_before_us,
             )
             self._detached.journal.write_letters(connection, [asdict(x) for x in letters])
-            self._detached.journal.forget_done(connection, _run_prefix(entry))
+            self._detached.settle(connection, _run_prefix(entry))
 
         t.hierarchy.durable.append(write)
 
@@ -307,6 +308,8 @@ class StreamRun:
         """
         self._buffer = EventTimeBuffer()
         self._last = self._journal.last()
+        if absorb:
+            self._detached.remember_done(STREAM_RUN)
         arrivals = [Arrival.restore(record) for record in self._journal.kept_events()]
         passed_us = self.punctuation_us
         waiting: list[Arrival] = []

@@ -41,7 +41,9 @@ def open_store(metadata: MetaData, settings: Settings, *, fresh: bool = False) -
     elif url is None:
         server = EmbeddedServer.start(settings.folder)
         try:
-            store = PostgresStore(make_url(server.url), metadata, settings, beneath=server, fresh=fresh)
+            store = PostgresStore(
+                make_url(server.url), metadata, settings, beneath=server, fresh=fresh
+            )
         except BaseException:
             server.close()
             raise

@@ -163,7 +163,8 @@ class Stream:
             _require_text("an event type", name)
             if not isinstance(required, tuple):
                 raise DefinitionError(
-                    f"event type {name!r}: its parameters must be a tuple of names, not {required!r}"
+                    f"event type {name!r}: its parameters must be a tuple of names, "
+                    f"not {required!r}"
                 )
             unknown = [] if self.params is None else [p for p in required if p not in self.params]
             if unknown:

@@ -366,14 +366,17 @@ def test_trim_after_late_events_forgets_them_too() -> None:
 
 
 def test_feed_against_a_long_history_builds_no_combination_in_vain() -> None:
-    # Y60 follows Z59 but has too few A after it; Y1 has enough, but N stands between it and Z0.
-    # Trying the A from the end would try about 2**70 combinations before reaching Y1.
-    parts = [event("A", alias=f"a{number}") for number in range(36)]
-    detector = Detector(seq(event("Z"), ~N, event("Y"), *parts, B))
-    for name, second in [("Z", 0.0), ("N", 0.5), ("Y", 1), ("Z", 59), ("Y", 60)]:
-        detector.feed(at(name, second))
-    for second in (*range(2, 59), *range(61, 96)):
+    # N parts the A that follow Z from those that do not. Going back from R through the latter
+    # would try C(60, 30) combinations, none of which reaches Z.
+    guarded = [part for n in range(30) for part in (~N, event("A", alias=f"a{n}"))]
+    detector = Detector(seq(event("Z"), *guarded, event("R"), B))
+    detector.feed(at("Z", 0))
+    following = [at("A", second) for second in range(1, 31)]
+    for o in following:
+        detector.feed(o)
+    detector.feed(at("N", 31))
+    for second in range(32, 92):
         detector.feed(at("A", second))
-    assert detector.feed(at("B", 96)) == []
-    detector.feed(at("A", 97))
-    assert len(detector.feed(at("B", 98))) == 1
+    detector.feed(at("R", 92))
+    [match] = detector.feed(at("B", 93))
+    assert list(match.parts.values())[1:-2] == following

@@ -45,9 +45,10 @@ def rows_of() -> Callable[..., dict[str, list[tuple[Any, ...]]]]:
 
     def read(db: adb.Database, *tables: Table) -> dict[str, list[tuple[Any, ...]]]:
         db.join()
+        rows = {}
         with db.transaction() as t:
-            return {
-                table.name: sorted(tuple(row) for row in t.query(select(table))) for table in tables
-            }
+            for table in tables:
+                rows[table.name] = sorted(tuple(row) for row in t.query(select(table)))
+        return rows
 
     return read

@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -24,7 +24,6 @@ from activedb.demo import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from activedb.demo import FileFormat
@@ -236,7 +235,7 @@ def as_events(sightings: list[Sighting]) -> list[adb.Occurrence]:
 
 
 def test_rules_out_of_order_batches_with_late_events_give_the_recounted_tables(
-    rows_of: Callable[..., dict[str, Any]], scale: int
+    scale: int,
 ) -> None:
     sightings = Ward(workers=8, events=1_200 * scale, seed=11).sightings()
     db = adb.connect("memory://")
@@ -251,16 +250,15 @@ def test_rules_out_of_order_batches_with_late_events_give_the_recounted_tables(
         db.feed(db.streams[0], as_events(batch), punctuation=punctuation)
         newest = max(newest, *(s.at for s in batch))
     db.feed(db.streams[0], [])
-    actual = rows_of(db, tables.worker_status, tables.status_tally, tables.status_audit)
+    db.join()
+    actual = tables.contents(db)
     db.close()
     assert late_ids
     assert compare(replay(sightings, late_ids), actual) == []
     assert compare(replay(sightings, ()), actual) != []
 
 
-def test_rules_any_order_of_arrival_gives_the_same_tables(
-    rows_of: Callable[..., dict[str, Any]],
-) -> None:
+def test_rules_any_order_of_arrival_gives_the_same_tables() -> None:
     sightings = Ward(workers=3, events=200, seed=12).sightings()
     expected = replay(sightings, late_ids=())
     for order in (sightings, sightings[::-1]):
@@ -268,6 +266,7 @@ def test_rules_any_order_of_arrival_gives_the_same_tables(
         tables = define(db)
         db.create_all()
         db.feed(db.streams[0], as_events(order))
-        actual = rows_of(db, tables.worker_status, tables.status_tally, tables.status_audit)
+        db.join()
+        actual = tables.contents(db)
         db.close()
         assert compare(expected, actual) == []
