@@ -58,7 +58,10 @@ class FileLock:
         return self._try(fcntl.LOCK_SH)
 
     def release(self) -> None:
-        """Give the lock up for every process that inherited it, and close the file."""
+        """Give the lock up for every process that inherited it, and close the file.
+
+        A thread that starts a program has a child for a moment that has inherited everything.
+        """
         with _latch:
             if self._fd is not None:
                 fcntl.flock(self._fd, fcntl.LOCK_UN)

@@ -77,7 +77,7 @@ class Journal:
         marked = marked.on_conflict_do_update(
             index_elements=[c.firing], set_={"done": 1}, where=c.done == 0
         )
-        return connection.execute(marked).rowcount == 1
+        return connection.execute(marked.returning(c.firing)).first() is not None
 
     def forget_done(self, connection: Connection, run_prefix: str) -> None:
         """Delete the done firings of runs that will not be replayed."""

@@ -242,18 +242,18 @@ def test_rules_out_of_order_batches_with_late_events_give_the_recounted_tables(
     tables = define(db)
     db.create_all()
     late_ids = set()
-    newest = MORNING
+    punctuation = MORNING - DELAY
     for start in range(0, len(sightings), 100):
         batch = sightings[start : start + 100]
-        punctuation = newest - DELAY
         late_ids |= {s.event_id for s in batch if s.at < punctuation}
+        punctuation = max(punctuation, *(s.at - DELAY for s in batch))
         db.feed(db.streams[0], as_events(batch), punctuation=punctuation)
-        newest = max(newest, *(s.at for s in batch))
     db.feed(db.streams[0], [])
     db.join()
     actual = tables.contents(db)
+    found_late = {late.occurrence.id for late in db.stream_run(db.streams[0]).late_events()}
     db.close()
-    assert late_ids
+    assert found_late == late_ids != set()
     assert compare(replay(sightings, late_ids), actual) == []
     assert compare(replay(sightings, ()), actual) != []
 

@@ -222,11 +222,15 @@ def test_server_killed_with_a_session_at_work_waits_for_its_end(used_folder: Pat
 
 
 @pytest.mark.crash
-def test_server_whose_initdb_was_killed_is_initialised_anew(server_folder: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_server_ended_during_initdb_is_initialised_anew(
+    server_folder: Path, number: signal.Signals
+) -> None:
     home = server_folder / "postgres"
     with User(START_AND_WAIT, server_folder) as user:
         wait_until((home / "data.new" / "base").exists)
-        user.kill()
+        os.killpg(user.process.pid, number)
+        assert user.process.wait(timeout=30) != 0
         assert not (home / "data").exists()
     with EmbeddedServer.start(server_folder) as server:
         assert ask(server.url, "SELECT 1") == 1
