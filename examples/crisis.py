@@ -5,13 +5,13 @@ no order; a tweet's id holds the millisecond it was written. Run it over the fol
 
     activedb run examples/crisis.py --input ../shared/data/crisislex
 
-Each tweet is one s-transaction. Its rule updates one row per keyword: how many tweets of the
-current hour have it, how many of the hour before had it. A keyword *bursts* when an hour has
-``BURST_COUNT`` tweets with it and ``BURST_FACTOR`` times as many as the hour before. That inserts
-an alert, and the alert triggers two more rules: one keeps the tweets that caused it, in the same
-s-transaction; one writes the audit, detached, in a transaction of its own. As a row carries the
-hour before along, the result is right only if tweets are processed in the order of their time,
-whatever order they arrive in. A few tweets are in the files twice: they count once. Afterwards::
+Each tweet is one s-transaction. Its rule counts it in one row per keyword and hour. A keyword
+*bursts* when an hour has ``BURST_COUNT`` tweets with it and ``BURST_FACTOR`` times as many as the
+hour before. That change triggers a second rule, in the same s-transaction, which inserts an alert
+with the tweets that caused it; and the alert triggers a third one, which writes the audit,
+detached, in a transaction of its own. The result is right only if tweets are processed in the
+order of their time, whatever order they arrive in. A few tweets are in the files twice: they
+count once. Afterwards::
 
     SELECT * FROM alerts ORDER BY raised_at;
 """
@@ -44,11 +44,9 @@ db = adb.connect()
 words = Table(
     "words",
     db.metadata,
+    Column("hour", DateTime(timezone=True), primary_key=True),
     Column("word", Text, primary_key=True),
-    Column("hour", DateTime(timezone=True), nullable=False),  # the newest hour with the word
-    Column("count", Integer, nullable=False),  # its tweets in that hour ...
-    Column("before", Integer, nullable=False),  # ... in the hour before ...
-    Column("total", Integer, nullable=False),  # ... and ever
+    Column("count", Integer, nullable=False),  # the hour's tweets with the word
     Column("last_tweet", BigInteger, nullable=False),
     Column("burst", Boolean, nullable=False),  # the hour's alert has been raised
     Column("mentions", JSON, nullable=False),  # ids of the hour's tweets, up to its alert
@@ -102,49 +100,50 @@ def keywords(text: str) -> list[str]:
     return sorted(word for word in found if len(word) >= 4 and word not in STOPWORDS)
 
 
-def mentioned(row: Mapping[str, Any] | None, hour: datetime, tweet_id: int) -> dict[str, Any]:
-    """Return what changes about a keyword with one more tweet, written in `hour`."""
-    new: dict[str, Any] = {"total": row["total"] + 1 if row else 1, "last_tweet": tweet_id}
-    if row is None or row["hour"] != hour:
-        before = row["count"] if row and row["hour"] == hour - HOUR else 0
-        new |= {"hour": hour, "count": 1, "before": before, "burst": False, "mentions": [tweet_id]}
-    else:
-        new["count"] = row["count"] + 1
-        if not row["burst"]:  # the mentions of a burst stay those that caused it
-            new["burst"] = new["count"] >= max(BURST_COUNT, BURST_FACTOR * row["before"])
-            new["mentions"] = [*row["mentions"], tweet_id]
-    return new
-
-
 @db.rule(on=adb.event("TWEET"))
 def count_keywords(t: adb.Transaction, o: adb.Occurrence) -> None:
     """Count the tweet for each of its keywords; insert an alert for each that bursts with it."""
     tweet_id = o.params["tweet_id"]
     hour = datetime.fromtimestamp(o.us // 3_600_000_000 * 3_600, UTC)
-    for word, row in t.get_many(words, keywords(o.params["text"]), for_update=True).items():
-        new = mentioned(row, hour, tweet_id)
+    keys = [(hour, word) for word in keywords(o.params["text"])]
+    for (_, word), row in t.get_many(words, keys, for_update=True).items():
         if row is None:
-            t.insert(words, {"word": word, **new})
+            new = {"count": 1, "last_tweet": tweet_id, "burst": False, "mentions": [tweet_id]}
+            t.insert(words, {"hour": hour, "word": word, **new})
         elif row["last_tweet"] != tweet_id:  # the files hold some tweets twice
-            t.update(words, word, **new)
-            if new.get("burst"):
-                counts = {"count": new["count"], "baseline": row["before"]}
-                t.insert(alerts, {"hour": hour, "word": word, "raised_at": o.timestamp, **counts})
+            t.update(words, (hour, word), **mentioned(t, row, tweet_id))
 
 
-@db.rule(on=adb.inserted(alerts))
-def keep_evidence(t: adb.Transaction, o: adb.Occurrence) -> None:
-    """Keep the tweets that caused the alert, as part of the s-transaction that raised it."""
-    alert = {"hour": o.params["hour"], "word": o.params["word"]}
-    row = t.get(words, o.params["word"])
-    for tweet_id in row["mentions"] if row else ():
-        t.insert(alert_tweets, alert | {"tweet_id": tweet_id})
+def mentioned(t: adb.Transaction, row: Mapping[str, Any], tweet_id: int) -> dict[str, Any]:
+    """Return what changes about a keyword of an hour with one more tweet."""
+    new: dict[str, Any] = {"count": row["count"] + 1, "last_tweet": tweet_id}
+    if not row["burst"]:  # the mentions of a burst stay those that caused it
+        new["mentions"] = [*row["mentions"], tweet_id]
+        new["burst"] = new["count"] >= max(BURST_COUNT, BURST_FACTOR * before(t, row, new["count"]))
+    return new
+
+
+def before(t: adb.Transaction, row: Mapping[str, Any], count: int) -> int:
+    """Return the count of the hour before, which no tweet can change any more."""
+    if count < BURST_COUNT:
+        return 0  # not worth a look
+    previous = t.get(words, (row["hour"] - HOUR, row["word"]))
+    return previous["count"] if previous else 0
+
+
+@db.rule(on=adb.updated(words, "burst"))
+def raise_alert(t: adb.Transaction, o: adb.Occurrence) -> None:
+    """Insert an alert with the tweets that caused it, in the s-transaction of the last of them."""
+    row = o.params
+    alert = {"hour": row["hour"], "word": row["word"]}
+    counts = {"count": row["count"], "baseline": before(t, row, row["count"])}
+    t.insert(alerts, {**alert, **counts, "raised_at": o.timestamp})
+    for tweet_id in row["mentions"]:
+        t.insert(alert_tweets, {**alert, "tweet_id": tweet_id})
 
 
 @db.rule(on=adb.inserted(alerts), coupling="detached")
 def report(t: adb.Transaction, o: adb.Occurrence) -> None:
     """Write the audit, in a transaction of its own that stands even if the batch is undone."""
-    key = (o.params["hour"], o.params["word"])
-    if t.get(audit, key) is None:  # else the batch is processed again
-        message = f"{o.params['count']} tweets, {o.params['baseline']} in the hour before"
-        t.insert(audit, {"hour": key[0], "word": key[1], "message": message})
+    message = f"{o.params['count']} tweets, {o.params['baseline']} in the hour before"
+    t.insert(audit, {"hour": o.params["hour"], "word": o.params["word"], "message": message})

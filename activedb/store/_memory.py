@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from datetime import UTC
 from typing import Any
 
-from sqlalchemy import Connection, MetaData, create_engine, func, select
+from sqlalchemy import Connection, DateTime, Dialect, MetaData, create_engine, func, select
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.pool import StaticPool
 
 from activedb.store._store import Store
@@ -33,6 +35,7 @@ class MemoryStore(Store):
             poolclass=StaticPool,
             connect_args={"check_same_thread": False, "isolation_level": None},
         )
+        engine.dialect.colspecs = {**engine.dialect.colspecs, DateTime: _Instant}
         super().__init__(engine, metadata)
         self._free = threading.Condition()
         self._owner: _Turn | None = None
@@ -93,6 +96,22 @@ class MemoryStore(Store):
     def _roll_back(self, connection: Connection) -> None:
         if _in_transaction(connection):
             connection.exec_driver_sql("ROLLBACK")
+
+
+class _Instant(sqlite.DATETIME):
+    """A timestamp that keeps its instant: SQLite has no time zones, so UTC is stored."""
+
+    def bind_processor(self, dialect: Dialect) -> Any:
+        store: Any = super().bind_processor(dialect)
+        if not self.timezone:
+            return store
+        return lambda value: store(None if value is None else value.astimezone(UTC))
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Any:
+        load: Any = super().result_processor(dialect, coltype)
+        if not self.timezone:
+            return load
+        return lambda value: None if value is None else load(value).replace(tzinfo=UTC)
 
 
 def _in_transaction(connection: Connection) -> bool:

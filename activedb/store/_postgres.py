@@ -56,6 +56,8 @@ class PostgresStore(Store):
         fresh: bool = False,
     ):
         options = f"-c lock_timeout={settings.lock_timeout_ms} -c timezone=UTC"
+        # Tables grow by the hour; a generic plan made while one was empty would scan it whole.
+        options += " -c plan_cache_mode=force_custom_plan"
         if settings.db_schema is not None:
             options += f" -c search_path={settings.db_schema}"
         connect_args = {"application_name": "activedb", "connect_timeout": 10, **url.query}

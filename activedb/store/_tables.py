@@ -189,7 +189,10 @@ class TableSpec:
                     f"delete the row and insert another"
                 )
         self._check(values)
-        return self.complete({**row, **values})
+        for name in self._required:
+            if name in values and values[name] is None:
+                raise InvalidRow(f"table {self.name}: column {name} is NOT NULL; give it a value")
+        return MappingProxyType({**row, **values})
 
     def _check(self, values: Mapping[str, Any]) -> None:
         for name, value in values.items():

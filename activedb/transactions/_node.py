@@ -120,7 +120,7 @@ class Node:
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> bool:
+    ) -> bool | None:
         assert self._token is not None
         try:
             if error is None:

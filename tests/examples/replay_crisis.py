@@ -1,7 +1,7 @@
 """An independent recount of ``examples/crisis.py``: plain dictionaries, tweets in order of time.
 
 It shares nothing with the example but the list of stopwords. It keeps every tweet of every hour of
-every keyword and derives the tables at the end, where the example carries one row per keyword.
+every keyword and derives the tables at the end, where the example counts as it goes.
 """
 
 from __future__ import annotations
@@ -127,22 +127,10 @@ def replay(
 
     words = []
     for word, hours in hours_of.items():
-        hour = max(hours)
-        ids = hours[hour]
-        burst = (hour, word) in raised
-        mentions = ids[: raised[hour, word][1]] if burst else ids
-        words.append(
-            (
-                word,
-                instant(hour * HOUR_MS),
-                len(ids),
-                len(hours.get(hour - 1, [])),
-                sum(map(len, hours.values())),
-                ids[-1],
-                burst,
-                mentions,
-            )
-        )
+        for hour, ids in hours.items():
+            burst = (hour, word) in raised
+            mentions = ids[: raised[hour, word][1]] if burst else ids
+            words.append((instant(hour * HOUR_MS), word, len(ids), ids[-1], burst, mentions))
     alerts, alert_tweets, audit = [], [], []
     for (hour, word), (at_ms, count, before) in raised.items():
         start = instant(hour * HOUR_MS)

@@ -217,6 +217,52 @@ def test_deadlock_at_inheritance_prefers_to_turn_a_soft_edge_round() -> None:
     """)
 
 
+def test_deadlock_at_inheritance_may_turn_a_soft_edge_of_another_resource() -> None:
+    """2 inherits r, so 3 waits for 2, 2 for 5, 5 politely for 9, and 9 for 3: 5 must pass 9."""
+    check("""
+        begin 1 9
+        begin 2 3 in 1
+        begin 4 5 in 2
+        3 asks S q -> granted
+        9 asks X q -> blocked by 3 (held)
+        5 asks S q -> blocked by 9 (soft)
+        4 asks X r -> granted
+        3 asks X r -> blocked by 4 (held)
+        4 commits -> 5 granted S q
+        dump
+          1
+            2
+              5
+            3 waits for 2 (retained)
+          9 waits for 3 (held), 5 (held)
+          q: held 3 S, 5 S; queue 9 X
+          r: retained 2 X; queue 3 X
+    """)
+
+
+def test_deadlock_with_several_soft_edges_turns_whichever_can_be() -> None:
+    """2 cannot pass 3, as it waits for 4 as well; but 5 can pass 6, and then 8 can pass 9."""
+    check("""
+        begin 1 2 3 4 5 6 7 8 9
+        2 asks X z -> granted
+        4 asks S r -> granted
+        5 asks IS r -> granted
+        7 asks X k -> granted
+        8 asks X l -> granted
+        1 asks S q -> granted
+        1 asks S m -> granted
+        3 asks X r -> blocked by 4 (held), 5 (held)
+        2 asks IX r -> blocked by 4 (held), 3 (soft)
+        6 asks X q -> blocked by 1 (held)
+        5 asks S q -> blocked by 6 (soft)
+        4 asks X k -> blocked by 7 (held)
+        7 asks X l -> blocked by 8 (held)
+        9 asks X m -> blocked by 1 (held)
+        8 asks S m -> blocked by 9 (soft)
+        1 asks X z -> blocked by 2 (held); 5 granted S q; 8 granted S m
+    """)
+
+
 def test_deadlock_between_hierarchies_is_found_through_commit_waits_of_both() -> None:
     check("""
         begin 1 2
@@ -270,7 +316,7 @@ def test_deadlock_two_upgrades_of_one_shared_lock_deny_the_second() -> None:
 def test_deadlock_whose_soft_edges_cannot_be_turned_denies_and_keeps_the_order() -> None:
     """3 could pass 2, but would still wait for 4, 4 for 5, 5 for 1, and 1 for 3."""
     check("""
-        begin 1 2 3 4 5
+        begin 1 2 3 4 5 6
         1 asks IS a -> granted
         1 asks X d -> granted
         3 asks X b -> granted
@@ -278,6 +324,7 @@ def test_deadlock_whose_soft_edges_cannot_be_turned_denies_and_keeps_the_order()
         5 asks X c -> granted
         2 asks X a -> blocked by 1 (held), 4 (held)
         3 asks IX a -> blocked by 4 (held), 2 (soft)
+        6 asks SIX a -> blocked by 4 (held), 2 (soft), 3 (soft)
         4 asks X c -> blocked by 5 (held)
         5 asks X d -> blocked by 1 (held)
         1 asks X b -> denied: 1 -held-> 3 -soft-> 2 -held-> 1
@@ -287,7 +334,8 @@ def test_deadlock_whose_soft_edges_cannot_be_turned_denies_and_keeps_the_order()
           3 waits for 4 (held), 2 (soft)
           4 waits for 5 (held)
           5 waits for 1 (held)
-          a: held 1 IS, 4 S; queue 2 X, 3 IX
+          6 waits for 4 (held), 2 (soft), 3 (soft)
+          a: held 1 IS, 4 S; queue 2 X, 3 IX, 6 SIX
           b: held 3 X
           c: held 5 X; queue 4 X
           d: held 1 X; queue 5 X

@@ -179,7 +179,7 @@ def test_acquire_granted_while_the_time_runs_out_is_kept() -> None:
     manager.begin(1)
     manager.begin(2)
     manager.acquire(1, A, Mode.X)
-    manager.acquire(2, A, Mode.X, timeout_s=0.001)
+    manager.acquire(2, A, Mode.X, timeout_s=WAIT_S)
     assert manager.holds(2, A, Mode.X)
     assert manager.counters.timeouts == 0
 
@@ -287,7 +287,7 @@ def test_counters_every_request_is_counted_once_with_its_outcome(bench: Bench) -
 
 
 def test_manager_stress_on_real_threads_loses_no_update_and_leaves_nothing() -> None:
-    """Bounded by work, not by time: some two thousand transactions on eight threads."""
+    """Bounded by work, not by time: 480 top-level transactions and their inferiors."""
     errors: list[BaseException] = []
 
     def start(body: Callable[[], None]) -> Callable[[], None]:

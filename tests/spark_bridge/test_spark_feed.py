@@ -91,9 +91,7 @@ def test_feed_json_line_that_does_not_parse_arrives_as_it_is(
     assert column(batches, "raw") == [None, '{"seconds": "2", "ki', nulls]
 
 
-def test_feed_values_python_cannot_hold_are_null(
-    playground: Any, clicks: Any, column: Any
-) -> None:
+def test_feed_values_python_cannot_hold_are_null(playground: Any, clicks: Any, column: Any) -> None:
     playground.write("a.csv", "86400,CLICK,ann", "999999999999,QUIT,bob")
     params = {
         "user": "user",
@@ -201,9 +199,7 @@ def test_feed_apply_raises_same_exception_leaves_and_same_batch_comes_again(
     assert [batch.punctuation_us for batch in batches[1:]] == [193_000_000, 193_000_000]
 
 
-def test_feed_second_run_reads_only_what_is_new(
-    playground: Any, clicks: Any, column: Any
-) -> None:
+def test_feed_second_run_reads_only_what_is_new(playground: Any, clicks: Any, column: Any) -> None:
     playground.write("b.csv", "1,CLICK,ann")
     first = playground.run(clicks())
     assert playground.run(clicks()) == []

@@ -61,7 +61,8 @@ class User:
     @staticmethod
     def environment() -> dict[str, str]:
         """Ours, with what a Python outside our virtual environment needs."""
-        paths = (str(REPOSITORY), sysconfig.get_path("purelib"))
+        ours = os.environ.get("PYTHONPATH", "")
+        paths = (str(REPOSITORY), sysconfig.get_path("purelib"), *filter(None, [ours]))
         return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1"}
 
     def line(self) -> str:
