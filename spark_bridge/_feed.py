@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from activedb.errors import ConfigurationError, DefinitionError
+from activedb.errors import ConfigurationError, DefinitionError, FeedFailed
 from spark_bridge._checkpoint import read_query_id
 from spark_bridge._file_queue import FileQueue
 from spark_bridge._java import check_tools
@@ -112,8 +112,11 @@ class SparkFeed:
             df, corrupt = read_files(spark, self._stream, self._source, self._files)
             order = FILE_ORDER if self._source.per_batch > 1 else ()
             projected = project(df, self._stream, order=order, corrupt=corrupt)
-            with run.query(projected, order=order) as query:
-                self._drive(query)
+            try:
+                with run.query(projected, order=order) as query:
+                    self._drive(query)
+            except FeedFailed as error:
+                raise FeedFailed(self._files.with_real_names(str(error))) from error.__cause__
 
     def _await_first_group(self) -> bool:
         """Have a group pending, from an earlier run or new; False when stopped before."""

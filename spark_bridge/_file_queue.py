@@ -106,6 +106,14 @@ class FileQueue:
         self._groups += 1
         self._seen.update(map(str, group))
 
+    def with_real_names(self, text: str) -> str:
+        """Return ``text`` with the names of pending files in place of Spark's for them."""
+        for link in self.pending.glob("*/*"):
+            seen_by_spark = re.escape(f"/{link.parent.name}/{link.name}")
+            target = os.readlink(link).replace("\\", r"\\")
+            text = re.sub(rf"\S*{seen_by_spark}", target, text)
+        return text
+
     def settle(self) -> None:
         """Put aside what is pending. REQUIRES: its micro-batch is committed."""
         for group in self.pending.iterdir():

@@ -12,6 +12,7 @@ from pyspark.sql.types import DataType, DateType, TimestampNTZType, TimestampTyp
 
 from activedb.errors import DefinitionError
 from activedb.streams import PARAM_PREFIX
+from spark_bridge._failures import take_down
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,11 +97,11 @@ def _safe(df: DataFrame, stream: Stream, what: str, expression: str) -> Column:
         plain = sf.expr(expression)
         df.select(plain)
     except (AnalysisException, ParseException) as error:
-        reason = str(error).split("\n", 1)[0]
+        summary, failure = take_down(error)
         raise DefinitionError(
             f"stream {stream.name!r}: the expression for {what}, {expression!r}, "
-            f"cannot be understood: {reason}"
-        ) from error
+            f"cannot be understood: {summary}"
+        ) from failure
     jvm: Any = df.sparkSession._jvm
     sql = jvm.org.apache.spark.sql
     columns = sql.classic.ExpressionUtils

@@ -9,6 +9,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.types import StringType, StructField, StructType
 
 from activedb.errors import DefinitionError
+from spark_bridge._failures import take_down
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,8 +47,8 @@ def read_files(
             .load(str(files.pending))
         )
     except PySparkException as error:
-        reason = str(error).split("\n", 1)[0]
-        raise DefinitionError(f"stream {stream.name!r}: {reason}") from error
+        summary, failure = take_down(error)
+        raise DefinitionError(f"stream {stream.name!r}: {summary}") from failure
     if source.per_batch == 1:
         return df, corrupt
     names = ("_metadata.file_name", "_metadata.file_block_start")

@@ -9,6 +9,7 @@ from activedb.errors import ActiveDBError, FeedFailed
 from activedb.streams import AtomicBatch
 from spark_bridge._checkpoint import read_punctuation_us, read_query_id
 from spark_bridge._exchange import Exchange, RefusedError
+from spark_bridge._failures import take_down
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -66,8 +67,8 @@ class Run:
         except ActiveDBError:
             raise
         except Exception as error:
-            cause = self._failure or error
-            raise FeedFailed(f"stream {self._stream!r}: {_reason(cause)}") from cause
+            summary, failure = take_down(self._failure or error)
+            raise FeedFailed(f"stream {self._stream!r}: {summary}") from failure
 
     def _writer(
         self, projected: DataFrame, order: Sequence[str], available_now: bool
@@ -102,8 +103,3 @@ class Run:
             table=table,
             punctuation_us=read_punctuation_us(self._checkpoint, batch_id),
         )
-
-
-def _reason(error: BaseException) -> str:
-    """Return what went wrong in one line, without Spark's plan and stack trace."""
-    return str(error).split("\n", 1)[0] or type(error).__name__

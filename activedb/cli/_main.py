@@ -19,8 +19,8 @@ import traceback
 from pathlib import Path
 from typing import Annotated
 
-import click
 import typer
+from typer.exceptions import TyperException
 
 from activedb.cli._demo import run_demo
 from activedb.cli._job import Options, run_job
@@ -120,10 +120,10 @@ def main() -> None:
 def _status(arguments: list[str]) -> int:
     try:
         status = app(arguments, standalone_mode=False)
-    except click.ClickException as error:
+    except TyperException as error:
         error.show()
         return 2
-    except (click.Abort, KeyboardInterrupt):
+    except (typer.Abort, KeyboardInterrupt):
         typer.echo("interrupted; run the command again to go on", err=True)
         return 130
     except Exception as error:

@@ -248,10 +248,13 @@ def test_feed_broken_file_fails_in_one_line_and_goes_on_when_mended(
     playground.write("a.csv", "1,CLICK,ann")
     broken = playground.write("b.csv.gz", "this is no gzip")
     playground.write("c.csv", "2,CLICK,eve")
-    with pytest.raises(FeedFailed, match=r"stream 'clicks': .*b\.csv\.gz") as raised:
+    with pytest.raises(FeedFailed) as raised:
         playground.run(clicks())
-    assert "\n" not in str(raised.value)
-    assert raised.value.__cause__ is not None
+    assert str(raised.value) == (
+        "stream 'clicks': [FAILED_READ_FILE.NO_HINT] Encountered error while reading file "
+        f"{broken}: not a gzip file"
+    )
+    assert "at org.apache.spark" in str(raised.value.__cause__)
     broken.write_bytes(gzip.compress(b"1,CLICK,bob\n"))
     playground.run(clicks())
     assert column(playground.batches, "p_user") == ["ann", "bob", "eve"]

@@ -1,0 +1,101 @@
+# From a fresh machine with Python 3.11 or newer, a JDK 17 or newer and make (GNU make 3.81 will do):
+# the first command makes .venv, later ones only look whether it is still right.
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench clean java
+
+# -- the virtual environment -----------------------------------------------------------------------
+#
+# It is right if STAMP exists. The stamp is named after what .venv was made from, is taken away while
+# pip works and comes back last, so nothing that was cut off is ever taken for whole.
+
+PLACE := .venv/installed-$(shell { pwd; echo "$(PYTHON)"; } | cksum | tr -d ' ')
+STAMP := $(PLACE)-$(shell cksum < pyproject.toml | tr -d ' ')
+ifneq ($(shell [ -x .venv/bin/python ] || echo gone),)
+.PHONY: $(STAMP)
+endif
+
+# The first Python that is new enough; what it needs besides to make a virtual environment.
+FIND_PYTHON = for python in $(if $(PYTHON),"$(PYTHON)",python3 python3.13 python3.12 python3.11); do \
+	"$$python" -c 'import sys; sys.version_info >= (3, 11) or sys.exit(1); $(1); \
+	print(sys.executable)' 2>/dev/null && break; done
+NO_PYTHON = $(if $(PYTHON),$(PYTHON) is no Python 3.11 or newer,there is no Python 3.11 or newer on \
+	the PATH); install one (Debian/Ubuntu: sudo apt-get install python3 python3-venv; macOS: brew \
+	install python@3.12) or name one: make PYTHON=/path/to/python3
+NO_VENV = $(shell $(call FIND_PYTHON,pass)) lacks the modules venv and ensurepip; install them \
+	(Debian/Ubuntu: sudo apt-get install python3-venv) or name another Python: make PYTHON=…
+
+# Java is asked for before anything is installed, also by make -j.
+$(STAMP): $(if $(filter demo test bench,$(MAKECMDGOALS)),| java)
+	@$(if $(shell $(call FIND_PYTHON,pass)),,$(error $(NO_PYTHON)))
+	@$(eval base := $(shell $(call FIND_PYTHON,import ensurepip, venv)))
+	@$(if $(base),,$(error $(NO_VENV)))
+	@exec 9<Makefile; \
+	lock() { "$(base)" -c "import fcntl; fcntl.flock(9, $$1)" 2>/dev/null; }; \
+	lock 'fcntl.LOCK_EX | fcntl.LOCK_NB' || { echo 'waiting for another make'; lock fcntl.LOCK_EX; }; \
+	if [ -e $@ ] && [ -x .venv/bin/python ]; then exit 0; fi; \
+	printf 'installing activedb, Spark and the tools into .venv'; \
+	if ls $(PLACE)-* >/dev/null 2>&1 && [ -x .venv/bin/python ]; then rm -f .venv/installed-*; else \
+		printf ' (downloads about 700 MB, takes a minute or two)'; \
+		rm -rf .venv && "$(base)" -m venv .venv || exit 1; \
+	fi; \
+	( while sleep 2 && kill -0 $$$$; do printf .; done ) 9<&- 2>/dev/null & dots=$$!; \
+	trap 'kill $$dots' EXIT; trap 'exit 130' INT; trap 'exit 143' TERM; \
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input \
+		--editable '.[spark,dev]' >.venv/pip.log 2>&1 && touch $@ || { \
+		echo ' failed'; cat .venv/pip.log >&2; exit 1; }; \
+	echo ' done'
+
+# -- Java ------------------------------------------------------------------------------------------
+
+# As Spark chooses it: JAVA_HOME if it is set, else the PATH.
+JAVA_WILL_DO = "$${JAVA_HOME:+$$JAVA_HOME/bin/}java" -version 2>&1 | awk -F '[".]' \
+	'/^[a-z]+ version "/ && ($$2 == 1 ? $$3 : $$2) + 0 >= 17 { print "yes" }'
+NO_JAVA = Spark needs Java 17 or newer, and $(if $(JAVA_HOME),JAVA_HOME ($(JAVA_HOME)),the PATH) has \
+	none; install it (Debian/Ubuntu: sudo apt-get install openjdk-17-jdk-headless; macOS: brew \
+	install openjdk@17) or set JAVA_HOME to one
+
+java:
+	@$(if $(shell $(JAVA_WILL_DO)),,$(error $(NO_JAVA)))
+
+# -- what people run -------------------------------------------------------------------------------
+
+help: ## List these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s  %s\n", $$1, $$2 }' Makefile
+	@echo
+	@echo 'PYTHON=python3.12          the Python to make .venv with; else the first that will do'
+	@echo 'DEMO_ARGS="--events 5000"  options of activedb demo (--help lists them)'
+	@echo 'PYTEST_ARGS="-k lockmgr"   options of pytest'
+	@echo 'BENCH_ARGS=--json          options of the benchmark'
+
+demo: java $(STAMP) ## Run the hospital ward through Spark and rules into Postgres
+	@.venv/bin/activedb demo $(DEMO_ARGS)
+
+test: java lint ## Check style, types and imports, then run the tests
+	.venv/bin/python -m pytest $(PYTEST_ARGS)
+
+lint: $(STAMP) ## Check style, types and imports only
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+
+bench: java $(STAMP) ## Measure the demo
+	@.venv/bin/python -m benchmarks.demo $(BENCH_ARGS)
+
+# The server of .activedb outlives a process that was killed. One that is still used is left alone.
+SERVER_IS_GONE = .venv/bin/python -c 'import fcntl, sys; \
+	fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX | fcntl.LOCK_NB)' "$$home/server.lock" 2>/dev/null
+END_UNUSED_SERVER = .venv/bin/python -c 'from pathlib import Path; \
+	from activedb.store.embedded import EmbeddedServer; EmbeddedServer.start(Path(".activedb")).close()'
+
+clean: ## Remove .venv, caches and the database in .activedb, whose server is stopped first
+	@home=$$(cat .activedb/location 2>/dev/null || echo .activedb/postgres); \
+	if [ -e "$$home/server.lock" ] && ! $(SERVER_IS_GONE); then \
+		$(END_UNUSED_SERVER); \
+		$(SERVER_IS_GONE) || { echo "the server of .activedb is in use, so nothing is removed;" \
+			"end the programs that use it first" >&2; exit 1; }; \
+	fi; \
+	case $$home in /var/tmp/activedb-*) rm -rf "$$home";; esac; \
+	rm -rf .venv .activedb .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache; \
+	rm -rf build dist; find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,49 @@
+"""Spark's errors as text that outlives its JVM.
+
+An exception of pyspark or py4j asks the JVM for its message each time it is printed, and the JVM
+is gone by the time a user sees it. What it says is therefore taken down while it can be asked.
+"""
+
+from __future__ import annotations
+
+import re
+
+_CAUSE = re.compile(r"^Caused by: [\w.$]+: (\S.*)$", re.MULTILINE)
+_QUERY = re.compile(r"^\[STREAM_FAILED\] .*? terminated with exception: ")
+_STATE = re.compile(r"\s*SQLSTATE: \w+.*$")
+
+
+class SparkError(Exception):
+    """What Spark said, in full; ``__cause__`` of the error that sums it up."""
+
+
+def take_down(error: Exception) -> tuple[str, SparkError]:
+    """Return what went wrong, in one line, and all that Spark says about it.
+
+    REQUIRES: the JVM that raised ``error`` has not been stopped.
+    """
+    status = _jvm_exit_status()
+    if status is not None:
+        summary = f"Spark's Java process ended unexpectedly, with status {status}"
+        return summary, SparkError(f"{summary} ({type(error).__name__})")
+    text = str(error)
+    return _summary(text), SparkError(text)
+
+
+def _summary(text: str) -> str:
+    """Return the first line, or the causes below it where it only says that something failed."""
+    causes = [_STATE.sub("", cause) for cause in _CAUSE.findall(text)]
+    # Spark's own causes carry their condition, `[FAILED_READ_FILE.NO_HINT] ...`; the last of all
+    # is what really happened.
+    named = [cause for cause in causes if cause.startswith("[")][:1]
+    lines = dict.fromkeys([*named, *causes[-1:]]) or [_QUERY.sub("", text.split("\n", 1)[0])]
+    return ": ".join(_STATE.sub("", line).rstrip(". ") for line in lines)
+
+
+def _jvm_exit_status() -> int | None:
+    """Return the exit status of this process's JVM; None while it runs or if it is not ours."""
+    from pyspark import SparkContext
+
+    process = getattr(SparkContext._gateway, "proc", None)
+    status: int | None = None if process is None else process.poll()
+    return status

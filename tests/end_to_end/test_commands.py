@@ -1,0 +1,269 @@
+"""The commands as a new user calls them: real Spark, real Postgres, a process of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from tests.end_to_end.commands import REPOSITORY, activedb, figures
+from tests.examples.replay_trading import read_bars, replay
+
+TRADING = REPOSITORY / "examples" / "trading.py"
+
+JOB = """
+import activedb as adb
+from sqlalchemy import CheckConstraint, Column, Integer, Table, Text
+db = adb.connect()
+doors = Table(
+    "doors", db.metadata,
+    Column("name", Text, primary_key=True),
+    Column("opened", Integer, CheckConstraint("opened < 3"), nullable=False),
+)
+db.stream(
+    "visits",
+    source=adb.Files(
+        format="csv", schema="kind STRING, door STRING, at STRING", options={"header": "true"}
+    ),
+    type="kind",
+    timestamp="CAST(at AS TIMESTAMP)",
+    params={"door": "door"},
+    types={"OPEN": ("door",), "SHUT": ("door",)},
+)
+@db.rule(on=adb.event("OPEN"))
+def count(t, o):
+    if o.params["door"] == "cellar":
+        raise ValueError("the cellar is closed")
+    row = t.get(doors, o.params["door"], for_update=True)
+    if row is None:
+        t.insert(doors, {"name": o.params["door"], "opened": 1})
+    else:
+        t.update(doors, row["name"], opened=row["opened"] + 1)
+"""
+
+VISITS = """kind,door,at
+OPEN,front,2026-01-01T00:00:01
+OPEN,front,2026-01-01T00:00:02
+KNOCK,front,2026-01-01T00:00:03
+OPEN,,2026-01-01T00:00:04
+OPEN,back,yesterday
+OPEN,cellar,2026-01-01T00:00:05
+OPEN,front,2026-01-01T00:00:06
+OPEN,back,2026-01-01T00:00:07
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    (tmp_path / "job.py").write_text(JOB)
+    (tmp_path / "visits").mkdir()
+    (tmp_path / "visits" / "1.csv").write_text(VISITS)
+    return tmp_path / "job.py"
+
+
+def rows(url: str, statement: str) -> list[tuple[object, ...]]:
+    engine = create_engine(url)
+    try:
+        with engine.connect() as connection:
+            return [tuple(row) for row in connection.execute(text(statement))]
+    finally:
+        engine.dispose()
+
+
+def one_line(done: subprocess.CompletedProcess[str]) -> str:
+    """What the command said, which must be one line of error without a traceback."""
+    lines = [x for x in done.stderr.strip().splitlines() if x.startswith("error: ")]
+    assert len(lines) == 1, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    return lines[0]
+
+
+@pytest.mark.spark
+def test_demo_in_an_empty_folder_agrees_with_its_replay_and_stops_its_server(
+    tmp_path: Path,
+) -> None:
+    done = activedb("demo", "--events", "3000", "--seed", "7", "--json", folder=tmp_path)
+    result = figures(done)
+    assert result["agrees with the replay"] == "yes"
+    assert result["events"] + result["late events"] == 3_000
+    assert result["late events"] > 0
+    assert result["matches"] > result["rows"]["status_audit"] > 50
+    assert set(result["workers by status"]) == {"safe", "warning", "violation"}
+    home = tmp_path / ".activedb"
+    location = home / "location"
+    data = Path(location.read_text().strip()) if location.exists() else home / "postgres"
+    assert not list(data.glob("**/postmaster.pid"))
+
+
+@pytest.mark.spark
+@pytest.mark.data
+def test_trading_run_on_a_plain_server_moves_stocks_as_the_replay_says(
+    plain_postgres_url: str, data_folder: Path, tmp_path: Path
+) -> None:
+    bars = data_folder / "nasdaq" / "NASDAQ_MEDIUM.csv"
+    variables = {"ACTIVEDB_DB_SCHEMA": "trading"}
+    done = activedb(
+        "run",
+        TRADING,
+        "--input",
+        bars,
+        "--json",
+        folder=tmp_path,
+        url=plain_postgres_url,
+        variables=variables,
+    )
+    assert figures(done)["events"] == 1_652
+    expected = replay(read_bars(bars))
+    for table, wanted in expected.items():
+        found = sorted(rows(plain_postgres_url, f"SELECT * FROM trading.{table}"))
+        assert found == wanted, table
+    again = activedb(
+        "run",
+        TRADING,
+        "--input",
+        bars,
+        "--json",
+        folder=tmp_path,
+        url=plain_postgres_url,
+        variables=variables,
+    )
+    assert figures(again)["events"] == 0
+    assert figures(again)["rows"] == figures(done)["rows"]
+
+
+@pytest.mark.spark
+def test_run_bad_events_become_dead_letters_with_reasons_and_the_run_goes_on(
+    job: Path, database_url: str
+) -> None:
+    done = activedb(
+        "run", job, "--input", job.parent / "visits", "--json", folder=job.parent, url=database_url
+    )
+    result = figures(done)
+    assert result["dead letters"] == 5
+    assert rows(database_url, "SELECT * FROM doors ORDER BY name") == [("back", 1), ("front", 2)]
+    letters = rows(
+        database_url, "SELECT error, reason FROM activedb_dead_letters ORDER BY identity"
+    )
+    assert [error for error, _ in letters] == [
+        "BadEvent",
+        "BadEvent",
+        "BadEvent",
+        "ValueError",
+        "ConstraintViolation",
+    ]
+    reasons = [str(reason) for _, reason in letters]
+    assert "unknown event type 'KNOCK'" in reasons[0]
+    assert "lacks door" in reasons[1]
+    assert "timestamp" in reasons[2]
+    assert "the cellar is closed" in reasons[3]
+    assert "doors" in reasons[4]
+
+
+@pytest.mark.spark
+def test_run_fail_fast_stops_at_a_bad_event_with_one_line_and_writes_nothing(
+    job: Path, database_url: str
+) -> None:
+    done = activedb(
+        "run",
+        job,
+        "--input",
+        job.parent / "visits",
+        "--fail-fast",
+        folder=job.parent,
+        url=database_url,
+    )
+    assert done.returncode == 1
+    assert "unknown event type 'KNOCK'" in one_line(done)
+    for table in ("doors", "activedb_ledger", "activedb_dead_letters"):
+        assert rows(database_url, f"SELECT count(*) FROM {table}") == [(0,)]
+
+
+@pytest.mark.parametrize(
+    ("url", "status", "says"),
+    [
+        ("mysql://root@localhost/db", 2, "postgresql+psycopg://"),
+        ("not a url", 2, "postgresql+psycopg://"),
+        ("postgresql://me:secret@127.0.0.1:9/db", 3, "no Postgres answers"),
+    ],
+)
+def test_run_wrong_url_says_so_in_one_line(job: Path, url: str, status: int, says: str) -> None:
+    done = activedb("run", job, "--input", job.parent / "visits", folder=job.parent, url=url)
+    assert done.returncode == status
+    assert says in one_line(done)
+    assert "secret" not in done.stderr
+
+
+def test_run_missing_things_say_so_in_one_line(job: Path) -> None:
+    visits = job.parent / "visits"
+
+    def run(file: Path, input: Path, *more: str) -> subprocess.CompletedProcess[str]:
+        return activedb("run", file, "--input", input, *more, folder=job.parent, url="memory://")
+
+    missing_input = run(job, job.parent / "nowhere")
+    assert (missing_input.returncode, "nowhere" in one_line(missing_input)) == (2, True)
+    missing_file = run(job.parent / "nothing.py", visits)
+    assert (missing_file.returncode, "nothing.py" in one_line(missing_file)) == (2, True)
+    job.write_text(JOB.replace("def count(t, o):", "def count(t):"))
+    signature = run(job, visits)
+    assert signature.returncode == 2
+    assert "rule count" in one_line(signature)
+    assert "(t, o)" in one_line(signature)
+    job.write_text("import activedb as adb\ndb = adb.connect()\nprint(undefined)\n")
+    broken = run(job, visits)
+    assert broken.returncode == 2
+    assert "NameError" in one_line(broken)
+    traced = run(job, visits, "--traceback")
+    assert traced.returncode == 2
+    assert "Traceback" in traced.stderr
+    job.write_text("x = 1\n")
+    without = run(job, visits)
+    assert (without.returncode, "no database" in one_line(without)) == (2, True)
+
+
+def test_run_without_java_says_in_one_line_what_to_install(job: Path) -> None:
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "activedb",
+            "run",
+            str(job),
+            "--input",
+            str(job.parent / "visits"),
+        ],
+        cwd=job.parent,
+        env={"ACTIVEDB_URL": "memory://", "PATH": "", "HOME": str(job.parent)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "openjdk" in one_line(done)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["run", "--help"], ["demo", "--help"], ["migrate", "--help"]]
+)
+def test_help_is_shown(arguments: list[str], tmp_path: Path) -> None:
+    done = activedb(*arguments, folder=tmp_path)
+    assert done.returncode == 0
+    assert "Usage" in done.stdout
+
+
+def test_wrong_usage_exits_with_two(tmp_path: Path) -> None:
+    done = activedb("run", folder=tmp_path)
+    assert done.returncode == 2
+    assert "FILE" in done.stderr
+
+
+def test_migrate_twice_on_postgres_succeeds(database_url: str, tmp_path: Path) -> None:
+    for _ in range(2):
+        done = activedb("migrate", folder=tmp_path, url=database_url)
+        assert (done.returncode, done.stderr) == (0, "")
+    assert rows(database_url, "SELECT count(*) FROM activedb_ledger") == [(0,)]
