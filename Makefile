@@ -84,7 +84,7 @@ bench: java $(STAMP) ## Measure the demo
 	@.venv/bin/python -m benchmarks.demo $(BENCH_ARGS)
 
 # The server of .activedb outlives a process that was killed. One that is still used is left alone.
-SERVER_IS_GONE = .venv/bin/python -c 'import fcntl, sys; \
+SERVER_IS_GONE = "$(shell $(call FIND_PYTHON,pass))" -c 'import fcntl, sys; \
 	fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX | fcntl.LOCK_NB)' "$$home/server.lock" 2>/dev/null
 END_UNUSED_SERVER = .venv/bin/python -c 'from pathlib import Path; \
 	from activedb.store.embedded import EmbeddedServer; EmbeddedServer.start(Path(".activedb")).close()'
@@ -92,9 +92,9 @@ END_UNUSED_SERVER = .venv/bin/python -c 'from pathlib import Path; \
 clean: ## Remove .venv, caches and the database in .activedb, whose server is stopped first
 	@home=$$(cat .activedb/location 2>/dev/null || echo .activedb/postgres); \
 	if [ -e "$$home/server.lock" ] && ! $(SERVER_IS_GONE); then \
-		$(END_UNUSED_SERVER); \
-		$(SERVER_IS_GONE) || { echo "the server of .activedb is in use, so nothing is removed;" \
-			"end the programs that use it first" >&2; exit 1; }; \
+		[ ! -x .venv/bin/python ] || $(END_UNUSED_SERVER); \
+		$(SERVER_IS_GONE) || { echo 'the server of .activedb is in use, so nothing is removed;' \
+			'end the programs that use it first' >&2; exit 1; }; \
 	fi; \
 	case $$home in /var/tmp/activedb-*) rm -rf "$$home";; esac; \
 	rm -rf .venv .activedb .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache; \

@@ -7,7 +7,11 @@ is gone by the time a user sees it. What it says is therefore taken down while i
 from __future__ import annotations
 
 import re
+import subprocess
+from contextlib import suppress
+from typing import Any
 
+_JVM_EXIT_S_MAX = 10
 _CAUSE = re.compile(r"^Caused by: [\w.$]+: (\S.*)$", re.MULTILINE)
 _QUERY = re.compile(r"^\[STREAM_FAILED\] .*? terminated with exception: ")
 _STATE = re.compile(r"\s*SQLSTATE: \w+.*$")
@@ -41,9 +45,17 @@ def _summary(text: str) -> str:
 
 
 def _jvm_exit_status() -> int | None:
-    """Return the exit status of this process's JVM; None while it runs or if it is not ours."""
+    """Return the exit status of the JVM; None if it lives or this process did not start it."""
     from pyspark import SparkContext
 
-    process = getattr(SparkContext._gateway, "proc", None)
-    status: int | None = None if process is None else process.poll()
-    return status
+    gateway: Any = SparkContext._gateway
+    process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
+    if process is None:
+        return None
+    try:
+        gateway.jvm.System.nanoTime()
+    except Exception:
+        # It does not answer, but may not have ended yet.
+        with suppress(subprocess.TimeoutExpired):
+            return process.wait(_JVM_EXIT_S_MAX)
+    return None

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import warnings
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,8 +98,19 @@ def _start(stack: ExitStack) -> SparkSession:
     with _environment():
         _launch_jvm(stack, conf, folder / "jvm.log")
         spark = SparkSession(SparkContext(conf=conf))
-    stack.callback(spark.stop)
+    stack.callback(_stop, spark)
     return spark
+
+
+def _stop(spark: SparkSession) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # that the JVM does not answer
+        try:
+            spark.stop()
+        except Exception:
+            # The JVM has died. Only the second call, which knows that, forgets the context.
+            with suppress(Exception):
+                spark.stop()
 
 
 def _conf(folder: Path) -> SparkConf:
@@ -198,11 +209,19 @@ def _environment() -> Iterator[None]:
 
 @contextmanager
 def _quiet_py4j() -> Iterator[None]:
-    """Keep py4j from logging a refused batch as an error, traceback and all."""
-    logger = logging.getLogger("py4j")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
+    """Keep py4j from logging a refused batch, or a JVM that died, traceback and all.
+
+    Both reach the user as an exception. Its own logger stays quiet for good: some of its
+    connections are closed, and say so, as late as the end of the process.
+    """
+    logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
+
+    def is_not_of_py4j(record: logging.LogRecord) -> bool:
+        return Path(record.pathname).parent.name != "py4j"
+
+    root = logging.getLogger()  # py4j logs what its connections meet here
+    root.addFilter(is_not_of_py4j)
     try:
         yield
     finally:
-        logger.setLevel(before)
+        root.removeFilter(is_not_of_py4j)

@@ -121,7 +121,7 @@ def _status(arguments: list[str]) -> int:
     try:
         status = app(arguments, standalone_mode=False)
     except TyperException as error:
-        error.show()
+        typer.echo(f"error: {error}; --help shows how to call it", err=True)
         return 2
     except (typer.Abort, KeyboardInterrupt):
         typer.echo("interrupted; run the command again to go on", err=True)

@@ -36,11 +36,13 @@ class Detached:
     """Starts detached rules and keeps count of those that have not ended.
 
     A firing's transaction marks it done in the same commit as its effects, so it takes effect
-    once, however often it is started. What makes it start again after a crash is
+    once, however often it is started. What makes it start again after a crash depends on the
+    run that triggered it:
 
-    - for a transaction of an application, a row recorded at the event, before the firing starts;
-    - for a batch of a stream, the replay of the batch, which gives the firing the same name, and
-      from the batch's commit on a row written with that commit.
+    - A *stream's batch* is done again and gives the firing the same name; from the batch's
+      commit on, a row written with that commit stands for the firing.
+    - Otherwise a row is recorded at the event, before the firing starts. A *detached rule* may
+      be done again too; as it gives its firings the same names, it does not start them twice.
     """
 
     def __init__(self, journal: Journal, catalog: Catalog):
@@ -50,30 +52,40 @@ class Detached:
         self._catalog = catalog
         self._idle = threading.Condition()
         self._running: set[str] = set()
-        # Firings of streams: those that no replay may start again, and those of them whose
-        # outcome is not durable yet.
+        # Firings of batches: those that doing the batch again must not start, and those of
+        # them whose outcome is not durable yet.
         self._known: set[str] = set()
         self._unfinished: dict[str, dict[str, Any]] = {}
 
     def fire(self, t: Transaction, items: list[Triggered], event: int) -> None:
         """Start the detached rules that the `event`-th event of `t` triggered."""
         run = t.hierarchy.run
-        of_stream = run.name.startswith(STREAM_RUN)
-        seen = self._known if of_stream else run.fired
-        firings: dict[str, Triggered] = {}
+        seen = self._known if run.is_batch else run.fired
+        due: dict[str, Triggered] = {}
         for number, item in enumerate(items):
             name = _name(run.name, f"{t.path}#{event}.{number}.{item.rule.name}")
             if name not in seen:
                 seen.add(name)
-                firings[name] = item
-        rows = {name: _row(name, run.name, item) for name, item in firings.items()}
-        if of_stream:
+                due[name] = item
+        rows = {
+            name: {
+                "firing": name,
+                "run": run.name,
+                "rule": item.rule.name,
+                "occurrence": encode(item.occurrence),
+                "keep": run.is_batch or run.is_detached,
+                "done": False,
+            }
+            for name, item in due.items()
+        }
+        if run.is_batch:
             with self._idle:
                 self._unfinished |= rows
         elif rows:
-            self.journal.record(rows.values())
-        for name, item in firings.items():
-            self._start(rows[name], item, of_stream=of_stream)
+            new = self.journal.record(rows.values())
+            rows = {name: row for name, row in rows.items() if name in new}
+        for name, row in rows.items():
+            self._start(row, due[name])
 
     def recover(self) -> int:
         """Start the firings that an earlier process recorded and did not finish.
@@ -90,8 +102,7 @@ class Detached:
                 known = row["firing"] in self._running
             if rule is None or known:
                 continue
-            item = Triggered(rule, decode(row["occurrence"]))
-            self._start(dict(row), item, of_stream=row["run"].startswith(STREAM_RUN))
+            self._start(dict(row), Triggered(rule, decode(row["occurrence"])))
             started += 1
         return started
 
@@ -123,14 +134,13 @@ class Detached:
 
     # -- running ---------------------------------------------------------------------------
 
-    def _start(self, row: dict[str, Any], item: Triggered, *, of_stream: bool) -> None:
-        firing = row["firing"]
+    def _start(self, row: dict[str, Any], item: Triggered) -> None:
         with self._idle:
-            self._running.add(firing)
+            self._running.add(row["firing"])
         try:
-            self.forest.pool.submit(lambda: self._run(row, item, of_stream=of_stream))
+            self.forest.pool.submit(lambda: self._run(row, item))
         except ActiveDBError:
-            self._ended(firing)
+            self._ended(row["firing"])
             raise
 
     def _ended(self, firing: str) -> None:
@@ -138,11 +148,11 @@ class Detached:
             self._running.discard(firing)
             self._idle.notify_all()
 
-    def _run(self, row: dict[str, Any], item: Triggered, *, of_stream: bool) -> None:
+    def _run(self, row: dict[str, Any], item: Triggered) -> None:
         firing = row["firing"]
 
         def mark_done(connection: Any) -> None:
-            if not self.journal.finish(connection, row, keep=of_stream):
+            if not self.journal.finish(connection, row):
                 raise _DoneElsewhere(firing)
 
         def body(t: Transaction) -> None:
@@ -151,8 +161,10 @@ class Detached:
             self.triggering.run_rule(t, item)
 
         try:
-            # What a crash of the server may lose of a stream's firing is started again.
-            self.forest.run(body, Run(name=firing, lazily=of_stream))
+            # A batch that is lost with its firings starts them again, and one that is durable
+            # has made them durable too, as the server's log is written in order: no need to wait.
+            lazily = row["run"].startswith(STREAM_RUN)
+            self.forest.run(body, Run(name=firing, is_detached=True, lazily=lazily))
         except _DoneElsewhere:
             _LOG.info("another process ran %s", firing)
         except _TRY_LATER:
@@ -161,14 +173,12 @@ class Detached:
             self._ended(firing)
             return
         except Exception as error:
-            self._give_up(row, item, error, of_stream=of_stream)
+            self._give_up(row, item, error)
         with self._idle:
             self._unfinished.pop(firing, None)
         self._ended(firing)
 
-    def _give_up(
-        self, row: dict[str, Any], item: Triggered, error: Exception, *, of_stream: bool
-    ) -> None:
+    def _give_up(self, row: dict[str, Any], item: Triggered, error: Exception) -> None:
         """Put the firing of a rule that raised into the dead-letter table."""
         rule = item.rule.name
         failed = RuleFailed(f"rule {rule} failed: {error}", rule=rule)
@@ -176,19 +186,9 @@ class Detached:
         letter = Letter.of_rule(row["firing"], item.occurrence, failed)
         self.triggering.counters.add("rules_failed")
         try:
-            self.journal.bury(row, asdict(letter), keep=of_stream)
+            self.journal.bury(row, asdict(letter))
         except ActiveDBError:
             _LOG.warning("rule %s is left pending", rule, exc_info=True)
-
-
-def _row(firing: str, run: str, item: Triggered) -> dict[str, Any]:
-    return {
-        "firing": firing,
-        "run": run,
-        "rule": item.rule.name,
-        "occurrence": encode(item.occurrence),
-        "done": 0,
-    }
 
 
 class _DoneElsewhere(ActiveDBError):

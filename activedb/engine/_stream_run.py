@@ -206,7 +206,7 @@ class StreamRun:
         return self._buffer.first(punctuation_us, self._forest.settings.batch_events_max)
 
     def _run_part(self, entry: LedgerEntry, chunk: list[Arrival], arrivals: Arrivals) -> None:
-        run = Run(name=f"{_run_prefix(entry)}{entry.batch_id}.{entry.part}")
+        run = Run(name=f"{_run_prefix(entry)}{entry.batch_id}.{entry.part}", is_batch=True)
 
         def body(t: Transaction) -> None:
             self._process(t, entry, chunk, arrivals)

@@ -16,12 +16,6 @@ from activedb.store._system import dead_letters, pending_firings
 __all__ = ["Journal"]
 
 
-def _insert_new(connection: Connection, table: Any, rows: list[dict[str, Any]]) -> None:
-    """Insert the rows whose keys are new."""
-    if rows:
-        connection.execute(_flavour(connection)(table).on_conflict_do_nothing(), rows)
-
-
 def _flavour(connection: Connection) -> Any:
     return sqlite_insert if connection.dialect.name == "sqlite" else postgres_insert
 
@@ -32,20 +26,25 @@ class Journal:
     def __init__(self, store: Store):
         self._store = store
 
-    def record(self, firings: Iterable[Mapping[str, Any]]) -> None:
-        """Record firings durably, in a transaction of their own."""
+    def record(self, firings: Iterable[Mapping[str, Any]]) -> set[str]:
+        """Record firings durably, in a transaction of their own; returns those that are new."""
         with translated("record detached rules"), self._store.short() as connection:
-            self.record_on(connection, firings)
+            return self.record_on(connection, firings)
 
-    def record_on(self, connection: Connection, firings: Iterable[Mapping[str, Any]]) -> None:
-        """Record firings with a commit; those that are there already are left as they are."""
-        _insert_new(connection, pending_firings, [dict(firing) for firing in firings])
+    def record_on(self, connection: Connection, firings: Iterable[Mapping[str, Any]]) -> set[str]:
+        """Record firings with a commit; returns those that were not there, pending or done."""
+        rows = [dict(firing) for firing in firings]
+        if not rows:
+            return set()
+        statement = _flavour(connection)(pending_firings).on_conflict_do_nothing()
+        new = connection.execute(statement.returning(pending_firings.c.firing), rows)
+        return set(new.scalars())
 
     def pending(self) -> list[Mapping[str, Any]]:
         """Firings that are recorded and not done, oldest name first."""
         statement = (
             select(pending_firings)
-            .where(pending_firings.c.done == 0)
+            .where(~pending_firings.c.done)
             .order_by(pending_firings.c.firing)
         )
         with translated("read the pending rules"), self._store.short() as connection:
@@ -54,51 +53,47 @@ class Journal:
     def done(self, run_prefix: str) -> list[str]:
         """Names of the firings of these runs that are done."""
         c = pending_firings.c
-        statement = select(c.firing).where(
-            c.run.startswith(run_prefix, autoescape=True), c.done == 1
-        )
+        statement = select(c.firing).where(c.run.startswith(run_prefix, autoescape=True), c.done)
         with translated("read the done rules"), self._store.short() as connection:
             return list(connection.execute(statement).scalars())
 
-    def finish(self, connection: Connection, firing: Mapping[str, Any], *, keep: bool) -> bool:
+    def finish(self, connection: Connection, firing: Mapping[str, Any]) -> bool:
         """Mark a firing done within its own transaction; False if somebody did before.
 
-        Parameters
-        ----------
-        keep : bool
-            Leave a row that says so for a replay of the triggering batch; the firing need not
-            be recorded yet. Otherwise the recorded row is deleted.
+        One that is kept need not be recorded yet. The firings that it triggered itself, and
+        that are done, are forgotten: it will not trigger them again.
         """
         c = pending_firings.c
-        if not keep:
-            gone = delete(pending_firings).where(c.firing == firing["firing"], c.done == 0)
+        connection.execute(delete(pending_firings).where(c.run == firing["firing"], c.done))
+        if not firing["keep"]:
+            gone = delete(pending_firings).where(c.firing == firing["firing"], ~c.done)
             return connection.execute(gone).rowcount == 1
-        marked = _flavour(connection)(pending_firings).values(**{**firing, "done": 1})
+        marked = _flavour(connection)(pending_firings).values(**{**firing, "done": True})
         marked = marked.on_conflict_do_update(
-            index_elements=[c.firing], set_={"done": 1}, where=c.done == 0
+            index_elements=[c.firing], set_={"done": True}, where=~c.done
         )
         return connection.execute(marked.returning(c.firing)).first() is not None
 
     def forget_done(self, connection: Connection, run_prefix: str) -> None:
-        """Delete the done firings of runs that will not be replayed."""
+        """Delete the done firings of runs that will not be done again."""
+        c = pending_firings.c
         connection.execute(
-            delete(pending_firings).where(
-                pending_firings.c.run.startswith(run_prefix, autoescape=True),
-                pending_firings.c.done == 1,
-            )
+            delete(pending_firings).where(c.run.startswith(run_prefix, autoescape=True), c.done)
         )
-
-    def bury(self, firing: Mapping[str, Any], letter: Mapping[str, Any], *, keep: bool) -> None:
-        """Turn a firing into a dead letter, in a transaction of its own."""
-        with translated("write a dead letter"), self._store.short() as connection:
-            if self.finish(connection, firing, keep=keep):
-                self.write_letters(connection, [letter])
 
     def prune(self, run_prefix: str) -> None:
         """`forget_done` in a transaction of its own."""
         with translated("forget done firings"), self._store.short() as connection:
             self.forget_done(connection, run_prefix)
 
+    def bury(self, firing: Mapping[str, Any], letter: Mapping[str, Any]) -> None:
+        """Turn a firing into a dead letter, in a transaction of its own."""
+        with translated("write a dead letter"), self._store.short() as connection:
+            if self.finish(connection, firing):
+                self.write_letters(connection, [letter])
+
     def write_letters(self, connection: Connection, letters: Iterable[Mapping[str, Any]]) -> None:
         """Write dead letters; one that is there already is left as it is."""
-        _insert_new(connection, dead_letters, [dict(letter) for letter in letters])
+        rows = [dict(letter) for letter in letters]
+        if rows:
+            connection.execute(_flavour(connection)(dead_letters).on_conflict_do_nothing(), rows)

@@ -63,8 +63,7 @@ class StreamJournal:
             row = connection.execute(statement).mappings().first()
         if row is None:
             return None
-        fields = {name: row[name] for name in LedgerEntry.__slots__}
-        return LedgerEntry(**{**fields, "complete": bool(row["complete"])})
+        return LedgerEntry(**{name: row[name] for name in LedgerEntry.__slots__})
 
     def kept_events(self) -> list[Mapping[str, Any]]:
         """Events that wait, and processed ones that patterns may still need, in time order."""
@@ -139,7 +138,6 @@ class StreamJournal:
         }
         _insert_all(connection, late_events, late, head)
         values = {name: getattr(entry, name) for name in LedgerEntry.__slots__}
-        values["complete"] = int(entry.complete)
         connection.execute(insert(ledger).values(stream=self._stream, **values))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlalchemy import (
     JSON,
     BigInteger,
+    Boolean,
     Column,
     DateTime,
     Index,
@@ -30,7 +31,7 @@ ledger = Table(
     Column("stream", String(200), nullable=False),
     Column("sequence", BigInteger, nullable=False),
     Column("punctuation_us", BigInteger),
-    Column("complete", Integer, nullable=False),
+    Column("complete", Boolean, nullable=False),
     Column("events", BigInteger, nullable=False),
     Column("late", BigInteger, nullable=False),
     Column("dead", BigInteger, nullable=False),
@@ -38,7 +39,7 @@ ledger = Table(
     UniqueConstraint("stream", "sequence", name="activedb_ledger_sequence"),
 )
 """One row per atomic batch, written in the transaction of the batch's effects. A micro-batch is
-processed in one or more parts; the last has ``complete`` = 1. ``sequence`` counts the parts of a
+processed in one or more parts; the last is ``complete``. ``sequence`` counts the parts of a
 stream, so that two processes cannot both feed it."""
 
 stream_events = Table(
@@ -88,8 +89,10 @@ pending_firings = Table(
     Column("run", String(100), nullable=False),
     Column("rule", String(200), nullable=False),
     Column("occurrence", JSON, nullable=False),
-    Column("done", Integer, nullable=False),
+    Column("keep", Boolean, nullable=False),
+    Column("done", Boolean, nullable=False),
     Index("activedb_pending_firings_run", "run"),
 )
-"""Firings of detached rules, recorded at their event; ``done`` ones of a stream's batch stay
-until the batch has committed, so that its replay finds them."""
+"""Firings of detached rules that are due. Those with ``keep`` were triggered by a run that is
+done again after a crash (a stream's batch, a detached rule): they stay when they are ``done``,
+until that run has committed, so that doing it again finds them."""

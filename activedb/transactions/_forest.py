@@ -27,6 +27,7 @@ from activedb.transactions._states import State
 from activedb.transactions._transaction import Transaction
 from lockmgr import Deadlock as LockDeadlock
 from lockmgr import LockManager, Mode, WaitCancelled
+from lockmgr import LockTimeout as LockWaitTimeout
 
 __all__ = ["Forest", "Listener"]
 
@@ -132,6 +133,8 @@ class Forest:
         ------
         Deadlock
             If `node` is the victim of a deadlock; the message shows the cycle.
+        LockTimeout
+            After ``lock_timeout_ms``: the last resort against waits that cross the server.
         TransactionAborted
             If a superior was aborted while it waited.
         TransactionStateError
@@ -144,9 +147,13 @@ class Forest:
                 f"thread; use that one until it ends"
             )
         try:
-            self.locks.acquire(node.id, resource, mode)
+            self.locks.acquire(node.id, resource, mode, self.settings.lock_timeout_ms / 1_000)
         except LockDeadlock as error:
             raise Deadlock(f"deadlock, and {node.path} is its victim: {error}") from error
+        except LockWaitTimeout as error:
+            raise LockTimeout(
+                f"{node.path} waited for longer than lock_timeout_ms: {error}"
+            ) from error
         except WaitCancelled:
             raise node._doom or TransactionAborted(f"{node.path} was cancelled") from None
 

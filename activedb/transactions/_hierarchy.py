@@ -26,6 +26,8 @@ class Run:
     ----------
     name : str
         Identity of the work; firings of detached rules are named after it.
+    is_batch, is_detached : bool
+        Whether it is a batch of a stream, or a detached rule: both are done again after a crash.
     lazily : bool
         Whether the commit need not wait for the disk, because somebody replays what a crash of
         the server may lose.
@@ -37,6 +39,8 @@ class Run:
     """
 
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
+    is_batch: bool = False
+    is_detached: bool = False
     lazily: bool = False
     careful: bool = False
     fired: set[str] = field(default_factory=set)

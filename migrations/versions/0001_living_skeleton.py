@@ -16,7 +16,7 @@ def upgrade() -> None:
         sa.Column("stream", sa.String(200), nullable=False),
         sa.Column("sequence", sa.BigInteger, nullable=False),
         sa.Column("punctuation_us", sa.BigInteger),
-        sa.Column("complete", sa.Integer, nullable=False),
+        sa.Column("complete", sa.Boolean, nullable=False),
         sa.Column("events", sa.BigInteger, nullable=False),
         sa.Column("late", sa.BigInteger, nullable=False),
         sa.Column("dead", sa.BigInteger, nullable=False),
@@ -62,7 +62,8 @@ def upgrade() -> None:
         sa.Column("run", sa.String(100), nullable=False),
         sa.Column("rule", sa.String(200), nullable=False),
         sa.Column("occurrence", sa.JSON, nullable=False),
-        sa.Column("done", sa.Integer, nullable=False),
+        sa.Column("keep", sa.Boolean, nullable=False),
+        sa.Column("done", sa.Boolean, nullable=False),
     )
     op.create_index("activedb_pending_firings_run", "activedb_pending_firings", ["run"])
 

@@ -1,4 +1,4 @@
-"""One Spark for all tests of the bridge, and small inputs for them."""
+"""One Spark for a module of tests, and small inputs for them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from activedb.streams import AtomicBatch, Files, Stream
 from spark_bridge import SparkFeed, session
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
     with session() as running:
         yield running

@@ -1,0 +1,80 @@
+"""Databases opened by tests, and threads that a test can wait for without hanging."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import threading
+import time
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import activedb as adb
+from lockmgr import LockManager, VerifyingLockTable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+T = TypeVar("T")
+PATIENCE_S = 10.0
+"""How long a test waits for something that should happen at once."""
+
+
+class Place:
+    """Somewhere to open databases: memory, or one schema of its own on a server."""
+
+    def __init__(self, server_url: str | None):
+        self.is_memory = server_url is None
+        self._url = "memory://" if server_url is None else server_url
+        self._schema = None if self.is_memory else f"s{secrets.token_hex(5)}"
+        self._opened: list[adb.Database] = []
+
+    def open(self, **settings: Any) -> adb.Database:
+        """Open the place once more; on Postgres all databases opened here share their rows."""
+        db = adb.connect(self._url, db_schema=self._schema, **settings)
+        db._forest.locks = LockManager(VerifyingLockTable())
+        self._opened.append(db)
+        return db
+
+    def close(self) -> None:
+        """Close what was opened; a database that cannot be closed fails the test."""
+        for db in self._opened:
+            in_thread(db.close).result(PATIENCE_S)
+
+
+@contextlib.contextmanager
+def place(server_url: str | None) -> Iterator[Place]:
+    """Yield a place for databases; server_url None means memory."""
+    where = Place(server_url)
+    try:
+        yield where
+    finally:
+        where.close()
+
+
+def in_thread(function: Callable[..., T], *args: Any) -> Future[T]:
+    """Call `function` on a daemon thread of its own."""
+    future: Future[T] = Future()
+
+    def call() -> None:
+        try:
+            future.set_result(function(*args))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=call, daemon=True).start()
+    return future
+
+
+def until(reached: Callable[[], Any]) -> None:
+    """Wait for a state that another thread brings about."""
+    deadline = time.monotonic() + PATIENCE_S
+    pause = threading.Event()
+    while not reached():
+        assert time.monotonic() < deadline, "the awaited state was never reached"
+        pause.wait(0.002)
+
+
+def lock_waits(db: adb.Database) -> int:
+    """How many lock requests of a database have had to wait so far."""
+    return db._forest.locks.counters.waits
