@@ -27,6 +27,8 @@ def _run(*arguments: str | Path, schema: str | None = None) -> dict[str, Any]:
     if schema is not None:
         environment["ACTIVEDB_DB_SCHEMA"] = schema
     with tempfile.TemporaryDirectory(prefix="activedb-bench-") as folder:
+        # As root, the embedded server runs as another user, who has to get in.
+        Path(folder).chmod(0o755)
         done = subprocess.run(  # noqa: S603  # our own command line
             [sys.executable, "-m", "activedb", *map(str, arguments), "--json"],
             cwd=folder,

@@ -36,6 +36,8 @@ from activedb.errors import (
 
 __all__ = ["main"]
 
+_INTERRUPTED = 130
+
 app = typer.Typer(
     help="Active rules over a SQL store.",
     no_args_is_help=True,
@@ -123,15 +125,16 @@ def _status(arguments: list[str]) -> int:
     except TyperException as error:
         typer.echo(f"error: {error}; --help shows how to call it", err=True)
         return 2
-    except (typer.Abort, KeyboardInterrupt):
-        typer.echo("interrupted; run the command again to go on", err=True)
-        return 130
+    except KeyboardInterrupt:
+        status = _INTERRUPTED
     except Exception as error:
         if "--traceback" in arguments:
             traceback.print_exc()
         else:
             typer.echo(f"error: {_one_line(error)}", err=True)
         return _status_of(error)
+    if status == _INTERRUPTED:  # typer turns an interrupt into this status, too
+        typer.echo("interrupted; run the command again to go on", err=True)
     return status if isinstance(status, int) else 0
 
 

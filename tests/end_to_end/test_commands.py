@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 from sqlalchemy import create_engine, text
+from sqlalchemy.exc import ProgrammingError
 
-from tests.end_to_end.commands import REPOSITORY, activedb, figures
+from tests.end_to_end.commands import ACTIVEDB, REPOSITORY, activedb, figures
 from tests.examples.replay_trading import read_bars, replay
+from tests.servers import temporary_folder
 
 TRADING = REPOSITORY / "examples" / "trading.py"
 
@@ -73,6 +81,30 @@ def rows(url: str, statement: str) -> list[tuple[object, ...]]:
         engine.dispose()
 
 
+def ledger_rows(url: str) -> list[tuple[object, ...]]:
+    try:
+        return rows(url, "SELECT * FROM activedb_ledger")
+    except ProgrammingError:
+        return []  # the tables are not there yet
+
+
+def group_is_alive(group: int) -> bool:
+    return any(
+        os.getpgid(process.pid) == group
+        for process in psutil.process_iter()
+        if psutil.pid_exists(process.pid) and process.status() != psutil.STATUS_ZOMBIE
+    )
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Poll for a state of another process."""
+    deadline = time.monotonic() + 60
+    pause = threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline, f"waited too long for {what}"
+        pause.wait(0.1)
+
+
 def one_line(done: subprocess.CompletedProcess[str]) -> str:
     """What the command said, which must be one line of error without a traceback."""
     lines = [x for x in done.stderr.strip().splitlines() if x.startswith("error: ")]
@@ -83,20 +115,17 @@ def one_line(done: subprocess.CompletedProcess[str]) -> str:
 
 
 @pytest.mark.spark
-def test_demo_in_an_empty_folder_agrees_with_its_replay_and_stops_its_server(
-    tmp_path: Path,
-) -> None:
-    done = activedb("demo", "--events", "3000", "--seed", "7", "--json", folder=tmp_path)
+def test_demo_in_an_empty_folder_agrees_with_its_replay_and_stops_its_server() -> None:
+    with temporary_folder() as folder:
+        done = activedb("demo", "--events", "3000", "--seed", "7", "--json", folder=folder)
+        assert not list(folder.glob("**/postmaster.pid"))
+        assert list(folder.glob("**/PG_VERSION")), "the server's data is in the folder"
     result = figures(done)
     assert result["agrees with the replay"] == "yes"
     assert result["events"] + result["late events"] == 3_000
     assert result["late events"] > 0
     assert result["matches"] > result["rows"]["status_audit"] > 50
     assert set(result["workers by status"]) == {"safe", "warning", "violation"}
-    home = tmp_path / ".activedb"
-    location = home / "location"
-    data = Path(location.read_text().strip()) if location.exists() else home / "postgres"
-    assert not list(data.glob("**/postmaster.pid"))
 
 
 @pytest.mark.spark
@@ -180,6 +209,38 @@ def test_run_fail_fast_stops_at_a_bad_event_with_one_line_and_writes_nothing(
     assert "unknown event type 'KNOCK'" in one_line(done)
     for table in ("doors", "activedb_ledger", "activedb_dead_letters"):
         assert rows(database_url, f"SELECT count(*) FROM {table}") == [(0,)]
+
+
+@pytest.mark.spark
+def test_run_interrupted_while_following_exits_with_130_and_leaves_nothing_running(
+    job: Path, database_url: str
+) -> None:
+    following = subprocess.Popen(
+        [ACTIVEDB, "run", job, "--input", job.parent / "visits", "--follow"],
+        cwd=job.parent,
+        env={**os.environ, "ACTIVEDB_URL": database_url},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        wait_until(lambda: bool(ledger_rows(database_url)), "the first batch to commit")
+        os.killpg(following.pid, signal.SIGINT)
+        out, err = following.communicate(timeout=60)
+    finally:
+        following.kill()
+    assert following.returncode == 130, err
+    assert "interrupted" in err
+    assert "Traceback" not in err
+    assert out == ""
+    wait_until(lambda: not group_is_alive(following.pid), "every process of the run to end")
+    again = activedb(
+        "run", job, "--input", job.parent / "visits", "--json", folder=job.parent, url=database_url
+    )
+    assert figures(again)["events since the stream began"] == 5
+    assert rows(database_url, "SELECT * FROM doors ORDER BY name") == [("back", 1), ("front", 2)]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,329 @@
+"""Serializability: deadlocks, phantoms, lost updates, and what an aborted child leaves locked."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from sqlalchemy import func, select
+from sqlalchemy import update as sql_update
+
+from activedb.errors import Deadlock, LockTimeout, SerializationConflict
+from tests.databases import in_thread, lock_waits, until
+from tests.transactions.bank import open_bank
+
+if TYPE_CHECKING:
+    from activedb import Transaction
+    from tests.databases import Place
+    from tests.transactions.bank import Bank
+
+pytestmark = pytest.mark.timeout(40)
+STRESS_S = 1.5
+
+
+def add(t: Transaction, bank: Bank, key: int, amount: int) -> None:
+    row = t.get(bank.accounts, key, for_update=True)
+    assert row is not None
+    t.update(bank.accounts, key, balance=row["balance"] + amount)
+
+
+def test_siblings_in_a_deadlock_are_both_done_after_a_retry(bank: Bank) -> None:
+    tries = []
+    both = threading.Barrier(2, timeout=5)
+
+    def child(s: Transaction, first: int, second: int) -> None:
+        tries.append(first)
+        add(s, bank, first, 1)
+        if len(tries) <= 2:
+            both.wait()
+        add(s, bank, second, 1)
+
+    with bank.db.transaction() as t:
+        t.spawn(child, 1, 2)
+        t.spawn(child, 2, 1)
+    assert bank.committed() == {1: 12, 2: 22}
+    assert len(tries) == 3, "one victim, tried once more"
+
+
+def test_hierarchies_in_a_deadlock_are_both_done_after_a_retry(bank: Bank) -> None:
+    both = threading.Barrier(2, timeout=5)
+    tries = []
+
+    def work(t: Transaction, first: int, second: int) -> None:
+        tries.append(first)
+        with t.subtransaction() as s:
+            add(s, bank, first, 1)
+        if len(tries) <= 2:
+            both.wait()
+        with t.subtransaction() as s:
+            add(s, bank, second, 1)
+
+    workers = [in_thread(bank.db.run, work, 1, 2), in_thread(bank.db.run, work, 2, 1)]
+    for worker in workers:
+        worker.result(8)
+    assert bank.committed() == {1: 12, 2: 22}
+    assert len(tries) >= 3
+
+
+def test_deadlock_outside_of_run_names_the_victim_and_shows_the_cycle(bank: Bank) -> None:
+    both = threading.Barrier(2, timeout=5)
+
+    def work(first: int, second: int) -> None:
+        with bank.db.transaction() as t:
+            t.update(bank.accounts, first, balance=0)
+            both.wait()
+            t.update(bank.accounts, second, balance=0)
+
+    workers = [in_thread(work, 1, 2), in_thread(work, 2, 1)]
+    errors = [worker.exception(8) for worker in workers]
+    victims = [error for error in errors if error is not None]
+    assert len(victims) == 1
+    assert isinstance(victims[0], Deadlock)
+    assert "accounts" in str(victims[0])
+    assert bank.committed() == {1: 0, 2: 0}
+
+
+def test_upgrades_of_a_shared_lock_deadlock_and_lose_no_update(bank: Bank) -> None:
+    both = threading.Barrier(2, timeout=5)
+    tries: list[int] = []
+
+    def work(t: Transaction) -> None:
+        tries.append(1)
+        row = t.get(bank.accounts, 1)
+        assert row is not None
+        if len(tries) <= 2:
+            both.wait()
+        t.update(bank.accounts, 1, balance=row["balance"] + 1)
+
+    workers = [in_thread(bank.db.run, work) for _ in range(2)]
+    for worker in workers:
+        worker.result(8)
+    assert bank.committed()[1] == 12
+
+
+def test_insert_of_a_phantom_waits_for_the_scan(bank: Bank) -> None:
+    scanned, go_on = threading.Event(), threading.Event()
+
+    def scan() -> list[int]:
+        counts = []
+        with bank.db.transaction() as t:
+            for _ in range(2):
+                counts.append(t.query(select(func.count()).select_from(bank.accounts))[0][0])
+                scanned.set()
+                assert go_on.wait(8)
+        return counts
+
+    scanner = in_thread(scan)
+    assert scanned.wait(5)
+    waits = lock_waits(bank.db)
+    inserter = in_thread(bank.db.run, lambda t: t.insert(bank.accounts, {"id": 3, "balance": 1}))
+    until(lambda: lock_waits(bank.db) > waits)
+    assert not inserter.done()
+    go_on.set()
+    assert scanner.result(5) == [2, 2]
+    inserter.result(5)
+    assert bank.committed() == {1: 10, 2: 20, 3: 1}
+
+
+def test_scan_waits_for_an_uncommitted_write(bank: Bank) -> None:
+    wrote, go_on = threading.Event(), threading.Event()
+
+    def write() -> None:
+        with bank.db.transaction() as t:
+            t.insert(bank.accounts, {"id": 3, "balance": 1})
+            wrote.set()
+            assert go_on.wait(8)
+
+    writer = in_thread(write)
+    assert wrote.wait(5)
+    waits = lock_waits(bank.db)
+    scanner = in_thread(bank.committed)
+    until(lambda: lock_waits(bank.db) > waits)
+    go_on.set()
+    writer.result(5)
+    assert scanner.result(5) == {1: 10, 2: 20, 3: 1}
+
+
+def test_absent_row_that_was_read_stays_absent(bank: Bank) -> None:
+    """Reading that a key is not there is a read like any other."""
+    looked, go_on = threading.Event(), threading.Event()
+
+    def look() -> list[object]:
+        with bank.db.transaction() as t:
+            seen: list[object] = [t.get(bank.accounts, 3)]
+            looked.set()
+            assert go_on.wait(8)
+            seen.append(t.get(bank.accounts, 3))
+            return seen
+
+    looker = in_thread(look)
+    assert looked.wait(5)
+    waits = lock_waits(bank.db)
+    inserter = in_thread(bank.db.run, lambda t: t.insert(bank.accounts, {"id": 3, "balance": 1}))
+    until(lambda: lock_waits(bank.db) > waits)
+    go_on.set()
+    assert looker.result(5) == [None, None]
+    inserter.result(5)
+
+
+@pytest.mark.parametrize("scan", [False, True])
+def test_read_of_an_aborted_child_does_not_go_stale_in_the_hierarchy(
+    bank: Bank, scan: bool
+) -> None:
+    """An aborted child's locks are gone, so its reads must not be used any more (or be kept)."""
+
+    def parent() -> None:
+        with bank.db.transaction() as t:
+            with t.subtransaction() as s:
+                s.get(bank.accounts, 1, for_update=True)
+                if scan:
+                    s.query(select(bank.accounts))
+                s.abort()
+            other = in_thread(bank.db.run, lambda u: add(u, bank, 1, 1))
+            others.append(other)
+            try:  # it may commit now, or have to wait for us
+                other.result(0.3)
+            except TimeoutError:
+                pass
+            add(t, bank, 1, 1)
+
+    others: list[object] = []
+    in_thread(parent).result(15)
+    others[0].result(15)  # type: ignore[attr-defined]
+    assert bank.committed()[1] == 12, "an update was lost"
+
+
+def test_absence_read_by_an_aborted_child_does_not_go_stale(bank: Bank) -> None:
+    with bank.db.transaction() as t:
+        with t.subtransaction() as s:
+            assert s.get(bank.accounts, 3) is None
+            s.abort()
+        in_thread(
+            bank.db.run, lambda u: u.insert(bank.accounts, {"id": 3, "balance": 5})
+        ).result(5)
+        try:
+            row = t.get(bank.accounts, 3)
+        except SerializationConflict:
+            return
+        seen = row
+        t.update(bank.accounts, 1, balance=0 if seen is None else seen["balance"])
+    assert bank.committed()[1] == 5
+
+
+def test_lock_wait_ends_in_a_timeout_as_set(where: Place) -> None:
+    """`lock_timeout_ms` is how long a lock request waits before it fails."""
+    bank = open_bank(where.open(lock_timeout_ms=200, retries_max=0), {1: 10})
+    holding, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with bank.db.transaction() as t:
+            t.update(bank.accounts, 1, balance=11)
+            holding.set()
+            assert release.wait(10)
+
+    holder = in_thread(hold)
+    assert holding.wait(5)
+    waiter = in_thread(bank.db.run, lambda t: t.get(bank.accounts, 1))
+    try:
+        with pytest.raises(LockTimeout):
+            waiter.result(3)
+    finally:
+        release.set()
+        holder.result(5)
+    assert bank.committed() == {1: 11}
+
+
+def test_two_readers_of_absent_rows_and_scans_do_not_disturb_each_other(bank: Bank) -> None:
+    """Both only read, so both must commit at the first try, without waiting."""
+    both = threading.Barrier(2, timeout=5)
+
+    def look() -> None:
+        with bank.db.transaction() as t:
+            t.query(select(bank.accounts))
+            assert t.get(bank.accounts, 77) is None
+            both.wait()
+
+    began = time.monotonic()
+    readers = [in_thread(look) for _ in range(2)]
+    for reader in readers:
+        reader.result(8)
+    assert time.monotonic() - began < 1.0, "readers waited for each other"
+
+
+def test_reader_of_an_absent_row_commits_beside_an_open_scan(bank: Bank) -> None:
+    scanned, go_on = threading.Event(), threading.Event()
+
+    def scan() -> None:
+        with bank.db.transaction() as t:
+            t.query(select(bank.accounts))
+            scanned.set()
+            assert go_on.wait(10)
+
+    scanner = in_thread(scan)
+    assert scanned.wait(5)
+    reader = in_thread(bank.db.run, lambda t: t.get(bank.accounts, 77))
+    try:
+        assert reader.result(2) is None
+    finally:
+        go_on.set()
+        scanner.result(12)
+
+
+def test_threads_that_move_money_keep_the_sum_and_lose_no_update(where: Place, scale: int) -> None:
+    bank = open_bank(where.open(retries_max=200, threads=4), {**{k: 100 for k in range(5)}, 99: 0})
+    accounts = bank.accounts
+    stop = time.monotonic() + STRESS_S * scale
+    moved = [0] * 4
+    sums = []
+
+    def transfer(t: Transaction, chance: random.Random) -> None:
+        source, target = chance.sample(range(5), 2)
+        amount = chance.randint(1, 9)
+        style = chance.randrange(4)
+        if style == 0:
+            left = t.spawn(add, bank, source, -amount)
+            t.spawn(add, bank, target, amount)
+            left.result()
+        elif style == 1:
+            with t.subtransaction() as s:
+                add(s, bank, source, -amount)
+                with s.subtransaction() as r:
+                    add(r, bank, target, amount)
+            with t.subtransaction() as s:
+                add(s, bank, source, 1000)
+                s.abort()
+        elif style == 2:
+            t.execute(
+                sql_update(accounts)
+                .where(accounts.c.id == source)
+                .values(balance=accounts.c.balance - amount)
+            )
+            add(t, bank, target, amount)
+        else:
+            row = t.get(accounts, source)
+            assert row is not None
+            t.update(accounts, source, balance=row["balance"] - amount)
+            add(t, bank, target, amount)
+        add(t, bank, 99, 1)
+
+    def mover(number: int) -> None:
+        chance = random.Random(number)
+        while time.monotonic() < stop:
+            bank.db.run(transfer, chance)
+            moved[number] += 1
+
+    def auditor() -> None:
+        total = select(func.sum(accounts.c.balance)).where(accounts.c.id < 99)
+        while time.monotonic() < stop:
+            sums.append(bank.db.run(lambda t: t.query(total)[0][0]))
+
+    workers = [in_thread(mover, number) for number in range(len(moved))] + [in_thread(auditor)]
+    for worker in workers:
+        worker.result(STRESS_S * scale + 15)
+    balances = bank.committed()
+    assert balances.pop(99) == sum(moved) > 0
+    assert sum(b for b in balances.values() if b is not None) == 500
+    assert set(sums) == {500}
