@@ -133,7 +133,9 @@ class Deadlock(TransactionError):
     Attributes
     ----------
     exhausted : bool
-        Whether it was retried as often as allowed already.
+        Whether retrying a subtransaction is of no use any more: it was retried as often as
+        allowed, or the cycle goes through another hierarchy. The top-level transaction is
+        retried all the same.
     """
 
     exhausted = False

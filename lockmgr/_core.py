@@ -79,13 +79,26 @@ class LockTable:
         denials, touched = break_cycles(parent, inherited=True)
         return (*denials, *self._sweep(contested + touched))
 
-    def abort(self, tid: int) -> Effects:
+    def abort(self, tid: int, heir: int | None = None) -> Effects:
         """End `tid` and release all it holds or retains; superiors keep theirs (rule 4).
 
-        Its children must have ended before, and its request been cancelled. O(locks of `tid`).
+        Its children must have ended before, and its request been cancelled. With `heir`, a
+        superior, that one retains the locks instead: for a store beneath that cannot give up the
+        locks of a part of a hierarchy. O(locks of `tid`), and a search as in `commit` then.
         """
-        contested = self._hand_on(self._ending(tid), heir=None)
-        return self._sweep(contested) if contested else NOTHING
+        transaction = self._ending(tid)
+        superior = None if heir is None else self._live(heir)
+        if superior is not None and not (
+            superior is not transaction and transaction.is_in_sphere_of(superior)
+        ):
+            raise LockUsageError(f"transaction {heir} is no superior of {tid} and inherits nothing")
+        contested = self._hand_on(transaction, heir=superior)
+        if not contested:
+            return NOTHING
+        if superior is None:
+            return self._sweep(contested)
+        denials, touched = break_cycles(superior, inherited=True)
+        return (*denials, *self._sweep(contested + touched))
 
     # -- locks -------------------------------------------------------------------------------
 

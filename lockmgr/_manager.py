@@ -114,10 +114,10 @@ class LockManager:
             self._cancelled.discard(tid)
         _wake(woken)
 
-    def abort(self, tid: int) -> None:
-        """End `tid` and release its locks; its children must have ended before."""
+    def abort(self, tid: int, heir: int | None = None) -> None:
+        """End `tid` and release its locks, or leave them to a superior; see `LockTable.abort`."""
         with self._latch:
-            woken = self._hand_over(self._table.abort(tid))
+            woken = self._hand_over(self._table.abort(tid, heir))
             self._cancelled.discard(tid)
         _wake(woken)
 

@@ -42,9 +42,9 @@ class VerifyingLockTable(LockTable):
         self.verify()
         return effects
 
-    def abort(self, tid: int) -> Effects:
+    def abort(self, tid: int, heir: int | None = None) -> Effects:
         """Abort, then verify."""
-        effects = super().abort(tid)
+        effects = super().abort(tid, heir)
         self.verify()
         return effects
 

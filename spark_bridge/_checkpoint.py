@@ -1,4 +1,4 @@
-"""What Spark's own checkpoint says about a query: its id and the watermark of each micro-batch.
+"""What Spark's own checkpoint says about a query.
 
 Spark writes ``offsets/<batch id>`` before it runs a micro-batch and reads it back, unchanged, when
 it runs the micro-batch again after a failure. The watermark in it is therefore the same at every
@@ -31,3 +31,10 @@ def read_punctuation_us(checkpoint: Path, batch_id: int) -> int | None:
     text = (checkpoint / "offsets" / str(batch_id)).read_text(encoding="utf-8")
     watermark_ms = int(json.loads(text.splitlines()[1])["batchWatermarkMs"])
     return watermark_ms * 1000 if watermark_ms > 0 else None
+
+
+def has_read_file(checkpoint: Path, name: str) -> bool:
+    """Whether a file of this name is part of any micro-batch so far. O(files read)."""
+    # One line of JSON per file, in one log per micro-batch; every tenth holds all before it.
+    logs = (checkpoint / "sources" / "0").glob("[0-9]*")
+    return any(f'/{name}"' in log.read_text(encoding="utf-8") for log in logs)

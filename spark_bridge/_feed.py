@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from activedb.streams import AtomicBatch, Stream
 
 _FOLLOW_S = 0.5  # how often to look for new files
+_FOLLOWING = {"processingTime": "200 milliseconds"}  # an idle query takes next to no CPU time
 _STOP_S_MAX = 1  # how soon an idle query notices that its run has ended
 
 
@@ -112,8 +113,9 @@ class SparkFeed:
             df, corrupt = read_files(spark, self._stream, self._source, self._files)
             order = FILE_ORDER if self._source.per_batch > 1 else ()
             projected = project(df, self._stream, order=order, corrupt=corrupt)
+            trigger = _FOLLOWING if self._follow else {"processingTime": "0 seconds"}
             try:
-                with run.query(projected, order=order) as query:
+                with run.query(projected, trigger=trigger, order=order) as query:
                     self._drive(query)
             except FeedFailed as error:
                 raise FeedFailed(self._files.with_real_names(str(error))) from error.__cause__
@@ -122,7 +124,7 @@ class SparkFeed:
         """Have a group pending, from an earlier run or new; False when stopped before."""
         while not self._files.is_pending():
             for group in self._files.groups(self._files.list_new()):
-                self._files.offer(group)
+                self._files.show(group)
                 break
             else:
                 if self._stop.wait(_FOLLOW_S):
@@ -133,7 +135,7 @@ class SparkFeed:
         self._settle(query)
         while not self._stop.is_set():
             for group in self._files.groups(self._files.list_new()):
-                self._files.offer(group)
+                self._files.show(group)
                 self._settle(query)
                 if self._stop.is_set():
                     return
@@ -147,8 +149,9 @@ class SparkFeed:
         # such looks come one after the other, so the second call is answered by a later one.
         query.processAllAvailable()
         query.processAllAvailable()
-        if query.isActive:
-            self._files.settle()
+        if not query.isActive:
+            raise FeedFailed(f"stream {self._stream.name!r}: the query was stopped from outside")
+        self._files.settle()
 
 
 def feed(
@@ -194,7 +197,8 @@ def feed(
     run = Run(stream.name, checkpoint)
 
     def produce() -> None:
-        with run.query(projected, available_now=not follow) as query:
+        trigger = _FOLLOWING if follow else {"availableNow": True}
+        with run.query(projected, trigger=trigger) as query:
             while not query.awaitTermination(_STOP_S_MAX) and not stopping.is_set():
                 pass
 

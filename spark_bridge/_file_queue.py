@@ -1,17 +1,19 @@
-"""The input's files, offered to Spark one group at a time in the order of their names.
+"""The input's files, shown to Spark one group at a time in the order of their names.
 
 Spark's file source reads by modification time, ties as the folder lists them, ignores files older
 than its newest by a week, and takes no single file. None of that is what somebody means who has a
-folder of files, and copying a folder changes it. So Spark reads a folder of ours, which only ever
-shows it what it should read next::
+folder of files, and copying a folder changes it. So Spark reads a folder of ours::
 
     <checkpoint>/files/
-        next/                    being filled; Spark does not look here
-        pending/00000007/        the group Spark is reading: symbolic links to the user's files
-        done/00000000/ ...       groups whose micro-batch is committed
+        groups/00000007/00000007-000000-b.csv.gz     symbolic links to the user's files
+        current -> groups/00000007                   what Spark reads
+        settled -> groups/00000006                   the last group known to be processed
+        schema.json                                  columns, where the stream declares none
 
-A group moves from one folder to the next by one atomic rename, so one group is one micro-batch,
-and a crash at any point leaves at most one group pending. The user's files are never touched.
+A group is complete before ``current`` moves to it, in one atomic step, so one group is one
+micro-batch. A group behind ``current`` was never shown. Whatever a crash leaves is therefore
+plain: the group that is current and not settled is shown again, and Spark knows whether it has
+committed it. The user's files are never touched.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 from activedb.errors import ConfigurationError, FeedFailed
+from spark_bridge._checkpoint import has_read_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
 
     from activedb.streams import Files
 
-_LINK_NAME_CHARS_MAX = 200
+_PLAIN_NAME_CHARS_MAX = 200
 
 
 class FileQueue:
@@ -56,27 +59,35 @@ class FileQueue:
         self._input = input.resolve()
         if not self._input.exists():
             raise ConfigurationError(f"input {input} does not exist; give a file or a folder")
-        folder = checkpoint.resolve() / "files"
-        self._next = folder / "next"
-        self._done = folder / "done"
-        self.pending = folder / "pending"
+        self._checkpoint = checkpoint.resolve()
+        folder = self._checkpoint / "files"
+        self._groups = folder / "groups"
+        self._settled = folder / "settled"
+        self.current = folder / "current"
         self.schema = folder / "schema.json"
 
     def open(self) -> None:
-        """Make the folders and read from them what earlier runs have done."""
-        shutil.rmtree(self._next, ignore_errors=True)  # half filled when a run was cut off
-        for folder in (self.pending, self._done):
-            folder.mkdir(parents=True, exist_ok=True)
-        groups = [*self._done.iterdir(), *self.pending.iterdir()]
-        self._seen = {os.readlink(link) for group in groups for link in group.iterdir()}
-        self._groups = max((int(group.name) for group in groups), default=-1) + 1
+        """Read what earlier runs have done. REQUIRES: no query of this checkpoint is running."""
+        self._groups.mkdir(parents=True, exist_ok=True)
+        shown = _number(self.current)
+        self._next = 0 if shown is None else shown + 1
+        self._seen: set[str] = set()
+        for group in self._groups.iterdir():
+            if int(group.name) < self._next:
+                self._seen.update(os.readlink(link) for link in group.iterdir())
+            else:
+                shutil.rmtree(group)
 
     def is_pending(self) -> bool:
-        """Whether a group is with Spark that may not be processed yet."""
-        return any(self.pending.iterdir())
+        """Whether the current group may not be processed yet."""
+        return _number(self.current) != _number(self._settled)
+
+    def list_all(self) -> list[Path]:
+        """Return all files of the input that the stream reads, in the order of their names."""
+        return [self._input] if self._input.is_file() else self._list_folder()
 
     def list_new(self) -> list[Path]:
-        """Return the files never offered before, in the order of their names.
+        """Return those never shown before.
 
         Raises
         ------
@@ -85,39 +96,46 @@ class FileQueue:
         """
         return [file for file in self.list_all() if str(file) not in self._seen]
 
-    def list_all(self) -> list[Path]:
-        """Return all files of the input that the stream reads, new or not."""
-        return [self._input] if self._input.is_file() else self._list_folder()
-
     def groups(self, files: list[Path]) -> Iterator[list[Path]]:
         """Cut files into groups of ``per_batch``."""
         rest = iter(files)
         while group := list(itertools.islice(rest, self._source.per_batch)):
             yield group
 
-    def offer(self, group: list[Path]) -> None:
-        """Show Spark one more group, all of it at once."""
-        self._next.mkdir()
+    def show(self, group: list[Path]) -> None:
+        """Show Spark the next group, all of it at once. REQUIRES: none is pending."""
+        folder = self._groups / f"{self._next:08d}"
+        folder.mkdir()
         for position, file in enumerate(group):
             # The suffix tells the compression. A colon would make the name an address for Spark.
-            plain = re.sub(r"[^A-Za-z0-9._-]", "_", file.name)[-_LINK_NAME_CHARS_MAX:]
-            (self._next / f"{position:06d}-{plain}").symlink_to(file)
-        self._next.rename(self.pending / f"{self._groups:08d}")
-        self._groups += 1
+            plain = re.sub(r"[^A-Za-z0-9._-]", "_", file.name)[-_PLAIN_NAME_CHARS_MAX:]
+            (folder / f"{folder.name}-{position:06d}-{plain}").symlink_to(file)
+        _move(self.current, folder.name)
+        self._next += 1
         self._seen.update(map(str, group))
 
-    def with_real_names(self, text: str) -> str:
-        """Return ``text`` with the names of pending files in place of Spark's for them."""
-        for link in self.pending.glob("*/*"):
-            seen_by_spark = re.escape(f"/{link.parent.name}/{link.name}")
-            target = os.readlink(link).replace("\\", r"\\")
-            text = re.sub(rf"\S*{seen_by_spark}", target, text)
-        return text
-
     def settle(self) -> None:
-        """Put aside what is pending. REQUIRES: its micro-batch is committed."""
-        for group in self.pending.iterdir():
-            group.rename(self._done / group.name)
+        """Note that the current group is processed. REQUIRES: Spark has nothing left to read.
+
+        Raises
+        ------
+        FeedFailed
+            If a file has disappeared before Spark saw it.
+        """
+        for link in self.current.iterdir():
+            if not link.exists() and not has_read_file(self._checkpoint, link.name):
+                raise FeedFailed(
+                    f"input file {os.readlink(link)} is gone and was not read; put it back, or an "
+                    "empty file in its place"
+                )
+        _move(self._settled, os.readlink(self.current).rpartition("/")[2])
+
+    def with_real_names(self, text: str) -> str:
+        """Return ``text`` with the names of current files in place of Spark's for them."""
+        for link in self.current.iterdir():
+            target = os.readlink(link).replace("\\", r"\\")
+            text = re.sub(rf"\S*/{re.escape(link.name)}", target, text)
+        return text
 
     def _list_folder(self) -> list[Path]:
         if not self._input.is_dir():
@@ -128,3 +146,16 @@ class FileQueue:
             if file.is_file() and not any(part[0] in "._" for part in name.parts):
                 found.append((name.as_posix(), file))
         return [file for _, file in sorted(found)]
+
+
+def _number(pointer: Path) -> int | None:
+    """Return the number of the group that a pointer points to, None before there is one."""
+    return int(os.readlink(pointer).rpartition("/")[2]) if pointer.is_symlink() else None
+
+
+def _move(pointer: Path, group: str) -> None:
+    """Let a pointer point to another group, in one atomic step."""
+    new = pointer.with_suffix(".new")
+    new.unlink(missing_ok=True)
+    new.symlink_to(f"groups/{group}")
+    new.replace(pointer)

@@ -43,8 +43,8 @@ def read_files(
             .schema(schema)
             .options(**source.options)
             # Old files are as good as new ones: which come next is decided in FileQueue.
-            .options(recursiveFileLookup="true", maxFileAge="36500d")
-            .load(str(files.pending))
+            .option("maxFileAge", "36500d")
+            .load(str(files.current))
         )
     except PySparkException as error:
         summary, failure = take_down(error)
@@ -67,7 +67,7 @@ def _schema(spark: SparkSession, source: Files, files: FileQueue) -> StructType:
     kept: Path = files.schema
     if not kept.exists():
         reader = spark.read.format(source.format).options(**source.options)
-        found = reader.option("recursiveFileLookup", "true").load(str(files.pending)).schema
+        found = reader.load(str(files.current)).schema
         new = kept.with_suffix(".new")
         new.write_text(found.json(), encoding="utf-8")
         new.replace(kept)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from activedb.errors import ActiveDBError, FeedFailed
 from activedb.streams import AtomicBatch
@@ -12,7 +12,7 @@ from spark_bridge._exchange import Exchange, RefusedError
 from spark_bridge._failures import take_down
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from pyspark.sql import DataFrame
@@ -48,9 +48,18 @@ class Run:
 
     @contextmanager
     def query(
-        self, projected: DataFrame, *, order: Sequence[str] = (), available_now: bool = False
+        self, projected: DataFrame, *, trigger: Mapping[str, Any], order: Sequence[str] = ()
     ) -> Iterator[StreamingQuery]:
         """Run the query over event columns for the duration of the block.
+
+        Parameters
+        ----------
+        projected : DataFrame
+            What :func:`project` returned.
+        trigger : Mapping[str, Any]
+            When Spark looks for data; the argument of ``DataStreamWriter.trigger``.
+        order : Sequence[str]
+            Columns to sort each micro-batch by and then to drop.
 
         Raises
         ------
@@ -58,7 +67,7 @@ class Run:
             If the query fails for a reason of its own.
         """
         try:
-            query = self._writer(projected, order, available_now).start()
+            query = self._writer(projected, trigger, order).start()
             try:
                 yield query
             finally:
@@ -71,7 +80,7 @@ class Run:
             raise FeedFailed(f"stream {self._stream!r}: {summary}") from failure
 
     def _writer(
-        self, projected: DataFrame, order: Sequence[str], available_now: bool
+        self, projected: DataFrame, trigger: Mapping[str, Any], order: Sequence[str]
     ) -> DataStreamWriter:
         def receive(batch: DataFrame, batch_id: int) -> None:
             try:
@@ -84,7 +93,7 @@ class Run:
 
         writer = projected.writeStream.foreachBatch(receive)
         writer = writer.option("checkpointLocation", str(self._checkpoint))
-        return writer.trigger(availableNow=True) if available_now else writer
+        return writer.trigger(**trigger)
 
     def _atomic_batch(self, batch: DataFrame, batch_id: int, order: Sequence[str]) -> AtomicBatch:
         from spark_bridge._projection import WATERMARK

@@ -140,7 +140,6 @@ def _conf(folder: Path) -> SparkConf:
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         # The same files are cut into the same partitions on every machine, whatever its cores.
         "spark.sql.files.minPartitionNum": "1",
-        "spark.sql.streaming.pollingDelay": "20ms",
     }
     conf = SparkConf(loadDefaults=False)
     for name, value in settings.items():

@@ -82,7 +82,10 @@ class MemoryStore(Store):
             latch.writing = False
         connection.close()
 
-    def lock_table(self, connection: Connection, spec: TableSpec, mode: str) -> None:
+    def lock_table(self, connection: Connection, spec: TableSpec) -> None:
+        """Nothing to do: there is no other process."""
+
+    def guard_absence(self, connection: Connection, table: str, *, exclusive: bool) -> None:
         """Nothing to do: there is no other process."""
 
     def next_key(self, connection: Connection, spec: TableSpec) -> int:

@@ -122,9 +122,15 @@ class PostgresStore(Store):
     def release(self, connection: Connection, latch: AbstractContextManager[Any]) -> None:
         connection.close()
 
-    def lock_table(self, connection: Connection, spec: TableSpec, mode: str) -> None:
+    def lock_table(self, connection: Connection, spec: TableSpec) -> None:
         name = connection.dialect.identifier_preparer.format_table(spec.table)
-        connection.execute(text(f"LOCK TABLE {name} IN {mode} MODE"))
+        connection.execute(text(f"LOCK TABLE {name} IN SHARE MODE"))
+
+    def guard_absence(self, connection: Connection, table: str, *, exclusive: bool) -> None:
+        # Not a table lock: that would wait, on the server alone, for scans of this process.
+        lock = func.pg_advisory_xact_lock if exclusive else func.pg_advisory_xact_lock_shared
+        guarded = f"activedb rows of {self.schema}.{table}"
+        connection.execute(select(lock(func.hashtextextended(guarded, 0))))
 
     def next_key(self, connection: Connection, spec: TableSpec) -> int:
         name = connection.dialect.identifier_preparer.format_table(spec.table)

@@ -60,7 +60,7 @@ class Session:
     def lock_table(self, spec: TableSpec) -> None:
         """Keep other processes from writing the table until this transaction ends."""
         with self._latch, translated(f"lock table {spec.name}"):
-            self._store.lock_table(self._open(), spec, "SHARE")
+            self._store.lock_table(self._open(), spec)
 
     def query(
         self, statement: Executable, dirty: Mapping[TableSpec, Mapping[Key, Row | None]]
@@ -84,17 +84,32 @@ class Session:
         with self._latch, translated(f"number a row of {spec.name}"):
             return self._store.next_key(self._open(), spec)
 
+    def guard_absence(self, read: Iterable[TableSpec], inserted: Iterable[TableSpec]) -> None:
+        """Let no other process insert rows between `confirm_absent` and the commit.
+
+        Parameters
+        ----------
+        read, inserted : iterables of TableSpec
+            Tables whose absent rows were read, and tables that are about to get new rows.
+        """
+        exclusive = {spec.name for spec in read}
+        tables = sorted(exclusive | {spec.name for spec in inserted})
+        if tables:
+            with self._latch, translated("guard absent rows"):
+                for name in tables:
+                    self._store.guard_absence(self._open(), name, exclusive=name in exclusive)
+
     def confirm_absent(self, keys: Mapping[TableSpec, Sequence[Key]]) -> None:
         """Check at commit that keys read as absent, and not inserted since, are absent still.
+
+        REQUIRES: `guard_absence` for the tables.
 
         Raises
         ------
         SerializationConflict
             If another process inserted one of them meanwhile.
         """
-        for spec in sorted(keys, key=lambda s: s.name):
-            with self._latch, translated(f"lock table {spec.name}"):
-                self._store.lock_table(self._open(), spec, "SHARE ROW EXCLUSIVE")
+        for spec in keys:
             found = self.lock_rows(spec, keys[spec], exclusive=False)
             for key, row in found.items():
                 if row is not None:

@@ -88,8 +88,12 @@ class Store(ABC):
         """Undo what is not committed and give the connection back."""
 
     @abstractmethod
-    def lock_table(self, connection: Connection, spec: TableSpec, mode: str) -> None:
-        """Lock a whole table against other processes."""
+    def lock_table(self, connection: Connection, spec: TableSpec) -> None:
+        """Keep other processes from writing a table."""
+
+    @abstractmethod
+    def guard_absence(self, connection: Connection, table: str, *, exclusive: bool) -> None:
+        """Take a table's guard: shared to insert rows, exclusive to rely on absent ones."""
 
     @abstractmethod
     def next_key(self, connection: Connection, spec: TableSpec) -> int:

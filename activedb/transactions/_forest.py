@@ -119,9 +119,12 @@ class Forest:
         parent = node.parent
         if parent is None:
             self.locks.begin(number)
+            node.hierarchy.top_id = number
+            node.hierarchy.members.add(number)
             return number
         with node.hierarchy.latch:
             parent._inferiors.add(node)
+            node.hierarchy.members.add(number)
             node._doom = parent._doom
         self.locks.begin(number, parent.id)
         return number
@@ -149,7 +152,12 @@ class Forest:
         try:
             self.locks.acquire(node.id, resource, mode, self.settings.lock_timeout_ms / 1_000)
         except LockDeadlock as error:
-            raise Deadlock(f"deadlock, and {node.path} is its victim: {error}") from error
+            deadlock = Deadlock(f"deadlock, and {node.path} is its victim: {error}")
+            # Only the abort of a whole hierarchy gives up locks that another one waits for.
+            with node.hierarchy.latch:
+                members = node.hierarchy.members
+                deadlock.exhausted = any(edge.waiter not in members for edge in error.report.cycle)
+            raise deadlock from error
         except LockWaitTimeout as error:
             raise LockTimeout(
                 f"{node.path} waited for longer than lock_timeout_ms: {error}"
@@ -164,11 +172,14 @@ class Forest:
         if parent is not None:
             with node.hierarchy.latch:
                 parent._inferiors.discard(node)
+                node.hierarchy.members.discard(node.id)
         try:
             if committed:
                 self.locks.commit(node.id)
             else:
-                self.locks.abort(node.id)
+                # The server keeps the row locks of the flat transaction, and the hierarchy what
+                # it has read under them: so the locks stay with the top-level transaction.
+                self.locks.abort(node.id, node.hierarchy.top_id if parent is not None else None)
         finally:
             if parent is None and not committed:
                 self._close_session(node.hierarchy)

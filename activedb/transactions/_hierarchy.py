@@ -59,6 +59,10 @@ class Hierarchy:
         Committed rows this hierarchy has locked, per table; None where there was none.
     durable : list
         Writes that must be durable together with the top-level commit.
+    top_id : int
+        Id of the top-level transaction.
+    members : set of int
+        Ids of the live transactions, the top-level one included.
     broken : ActiveDBError or None
         Why the flat transaction can no longer commit.
     """
@@ -71,6 +75,8 @@ class Hierarchy:
         self._exclusive: set[tuple[TableSpec, Key]] = set()
         self._locked_tables: set[TableSpec] = set()
         self.durable: list[Durable] = []
+        self.top_id = 0
+        self.members: set[int] = set()
         self.broken: ActiveDBError | None = None
 
     def read(
@@ -141,21 +147,21 @@ class Hierarchy:
         """
         with self.latch, self.breaking():
             changes = self.changes(workspace)
-            absent = {
-                spec: sorted(
-                    (
-                        k
-                        for k, row in rows.items()
-                        if row is None and k not in workspace.get(spec, ())
-                    ),
-                    key=repr,
-                )
-                for spec, rows in self.base.items()
-            }
-            self.session.confirm_absent({spec: keys for spec, keys in absent.items() if keys})
+            absent = self._absent(workspace)
+            new = {c.spec for c in changes if c.old is None and c.new is not None}
+            self.session.guard_absence(absent, new)
+            self.session.confirm_absent(absent)
             if changes or self.durable:
                 self.session.flush(changes, self.durable)
             self.session.commit(lazily=self.run.lazily)
+
+    def _absent(self, workspace: Workspace) -> dict[TableSpec, list[Key]]:
+        """Keys that were read as absent and have not been written, per table."""
+        found = {
+            spec: [k for k, row in rows.items() if row is None and k not in workspace.get(spec, ())]
+            for spec, rows in self.base.items()
+        }
+        return {spec: keys for spec, keys in found.items() if keys}
 
     @contextmanager
     def breaking(self) -> Iterator[None]:

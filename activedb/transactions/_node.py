@@ -285,6 +285,7 @@ class Node:
         try:
             self._check_usable()
             self.join()
+            self._check_no_open_child()
             self.forest.listener.at_commit_point(self)  # type: ignore[arg-type]
             self.join()
             self._check_usable()
@@ -320,12 +321,21 @@ class Node:
             children, self._children = self._children, []
             for child in children:
                 child.wait()
+        for inferior in list(self._inferiors):  # subtransactions left open on this thread
+            inferior._abort()
         self._end(State.ABORTED)
 
     def _end(self, state: State) -> None:
         self.state = checked_move(self.state, state)
         self.workspace = {}
         self.forest.end(self)  # type: ignore[arg-type]  # every node is a Transaction
+
+    def _check_no_open_child(self) -> None:
+        if self._inferiors:
+            raise TransactionStateError(
+                f"transaction {self.path} has an open subtransaction; end that one first, at best "
+                f"by using it in a with block"
+            )
 
     def _check_usable(self) -> None:
         if self._doom is not None:

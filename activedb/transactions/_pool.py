@@ -86,7 +86,9 @@ class Pool:
             if self._closed:
                 raise TransactionStateError("the database is closed; open it again with connect()")
             self._queue.append(task)  # type: ignore[arg-type]  # results are read by type T only
-            if self._idle:
+            # Every queued task needs an idle thread of its own; one that was woken for an
+            # earlier task may not have run yet and still count as idle.
+            if len(self._queue) <= self._idle:
                 self._wake.notify()
             elif len(self._threads) < self._threads_max:
                 thread = threading.Thread(

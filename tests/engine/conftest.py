@@ -8,6 +8,7 @@ import pytest
 
 import activedb as adb
 from tests.databases import Place, place
+from tests.engine.ledger import Ledger, open_ledger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,3 +26,9 @@ def where(request: pytest.FixtureRequest) -> Iterator[Place]:
 def db(where: Place) -> adb.Database:
     """An open database with the default settings and no tables."""
     return where.open()
+
+
+@pytest.fixture
+def ledger(db: adb.Database) -> Ledger:
+    """Accounts 1 and 2 with balances 10 and 20."""
+    return open_ledger(db, {1: 10, 2: 20})

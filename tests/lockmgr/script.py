@@ -66,6 +66,8 @@ def _run(table: VerifyingLockTable, words: list[str]) -> str:
         case [tid, "downgrades", resource, "to", mode]:
             weaker = None if mode == "none" else Mode[mode]
             return _effects(table.downgrade(int(tid), path(resource), weaker))
+        case [tid, "aborts", "for", heir]:
+            return _effects(table.abort(int(tid), int(heir)))
         case [tid, ("commits" | "aborts" | "cancels" | "offers") as verb]:
             return _effects(getattr(table, verb.removesuffix("s"))(int(tid)))
         case _:

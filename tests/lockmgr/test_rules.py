@@ -239,6 +239,55 @@ def test_rule4_abort_releases_own_locks_and_superiors_keep_theirs() -> None:
     """)
 
 
+def test_rule4_abort_with_an_heir_keeps_the_locks_in_the_hierarchy() -> None:
+    check("""
+        begin 1 9
+        begin 2 in 1
+        begin 3 4 in 2
+        3 asks X a -> granted
+        3 asks S b -> granted
+        9 asks S a -> blocked by 3 (held)
+        4 asks X a -> blocked by 3 (held), 9 (soft)
+        3 aborts for 1 -> 4 granted X a
+        dump
+          1
+            2
+              4
+          9 waits for 4 (held), 1 (retained)
+          a: held 4 X; retained 1 X; queue 9 S
+          b: retained 1 S
+        4 aborts for 1
+        2 aborts for 1
+        1 aborts -> 9 granted S a
+        dump
+          9
+          a: held 9 S
+    """)
+
+
+def test_rule4_abort_with_an_heir_closes_a_cycle_and_denies_the_waiter() -> None:
+    check("""
+        begin 1 9
+        begin 2 3 in 1
+        9 asks X b -> granted
+        2 asks X a -> granted
+        9 asks X a -> blocked by 2 (held)
+        3 asks X b -> blocked by 9 (held)
+        2 aborts for 1 -> 9 denied: 9 -retained-> 1 -commit-> 3 -held-> 9
+    """)
+
+
+def test_rule4_abort_for_someone_who_is_no_superior_is_refused() -> None:
+    table = VerifyingLockTable()
+    table.begin(1)
+    table.begin(2, 1)
+    table.begin(9)
+    for heir in (2, 9):
+        with pytest.raises(LockUsageError, match="no superior of 2"):
+            table.abort(2, heir)
+    table.abort(2, 1)
+
+
 def test_rule5_downgrade_to_none_lets_only_inferiors_in() -> None:
     check("""
         begin 1 9

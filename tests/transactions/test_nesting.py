@@ -251,9 +251,10 @@ def test_rows_are_read_only(bank: Bank) -> None:
 
 
 def test_get_of_what_is_no_table_raises_and_aborts(bank: Bank) -> None:
-    with pytest.raises(DefinitionError, match="neither a SQLAlchemy Table"), (
-        bank.db.transaction()
-    ) as t:
+    with (
+        pytest.raises(DefinitionError, match="neither a SQLAlchemy Table"),
+        bank.db.transaction() as t,
+    ):
         t.get("accounts", 1)
     assert t.state is State.ABORTED
 

@@ -189,9 +189,7 @@ def test_parent_waits_for_a_row_that_its_child_holds(bank: Bank) -> None:
         with bank.db.transaction() as t:
             t.spawn(child)
             assert wrote.wait(5)
-            helper = in_thread(
-                lambda: (until(lambda: lock_waits(bank.db) > waits), go_on.set())
-            )
+            helper = in_thread(lambda: (until(lambda: lock_waits(bank.db) > waits), go_on.set()))
             row = t.get(bank.accounts, 1)
             helper.result(5)
             assert row is not None

@@ -162,7 +162,10 @@ def test_execute_update_ordered_values_and_from_other_tables_condition(bank: Ban
     with bank.db.transaction() as t:
         t.insert(n, {"id": 2, "text": "rich"})
         chosen = a.c.id.in_(select(n.c.id).where(n.c.text == "rich"))
-        assert t.execute(
-            sql_update(a).where(chosen).ordered_values((a.c.owner, "r"), (a.c.balance, 7))
-        ) == 1
+        assert (
+            t.execute(
+                sql_update(a).where(chosen).ordered_values((a.c.owner, "r"), (a.c.balance, 7))
+            )
+            == 1
+        )
         assert t.get(a, 2) == {"id": 2, "balance": 7, "owner": "r"}
