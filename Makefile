@@ -22,13 +22,13 @@ FIND_PYTHON = for python in $(if $(PYTHON),"$(PYTHON)",python3 python3.13 python
 NO_PYTHON = $(if $(PYTHON),$(PYTHON) is no Python 3.11 or newer,there is no Python 3.11 or newer on \
 	the PATH); install one (Debian/Ubuntu: sudo apt-get install python3 python3-venv; macOS: brew \
 	install python@3.12) or name one: make PYTHON=/path/to/python3
-NO_VENV = $(shell $(call FIND_PYTHON,pass)) lacks the modules venv and ensurepip; install them \
-	(Debian/Ubuntu: sudo apt-get install python3-venv) or name another Python: make PYTHON=…
+NO_VENV = $(shell $(call FIND_PYTHON,pass)) lacks the module ensurepip; install it \
+	(Debian/Ubuntu: sudo apt-get install python3-venv) or name another Python: make PYTHON=/path/to/python3
 
 # Java is asked for before anything is installed, also by make -j.
 $(STAMP): $(if $(filter demo test bench,$(MAKECMDGOALS)),| java)
 	@$(if $(shell $(call FIND_PYTHON,pass)),,$(error $(NO_PYTHON)))
-	@$(eval base := $(shell $(call FIND_PYTHON,import ensurepip, venv)))
+	@$(eval base := $(shell $(call FIND_PYTHON,import ensurepip)))
 	@$(if $(base),,$(error $(NO_VENV)))
 	@exec 9<Makefile; \
 	lock() { "$(base)" -c "import fcntl; fcntl.flock(9, $$1)" 2>/dev/null; }; \
@@ -40,7 +40,7 @@ $(STAMP): $(if $(filter demo test bench,$(MAKECMDGOALS)),| java)
 		rm -rf .venv && "$(base)" -m venv .venv || exit 1; \
 	fi; \
 	( while sleep 2 && kill -0 $$$$; do printf .; done ) 9<&- 2>/dev/null & dots=$$!; \
-	trap 'kill $$dots' EXIT; trap 'exit 130' INT; trap 'exit 143' TERM; \
+	trap 'kill $$dots 2>/dev/null' EXIT; trap 'exit 130' INT; trap 'exit 143' TERM; \
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input \
 		--editable '.[spark,dev]' >.venv/pip.log 2>&1 && touch $@ || { \
 		echo ' failed'; cat .venv/pip.log >&2; exit 1; }; \

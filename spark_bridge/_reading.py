@@ -76,6 +76,7 @@ def _schema(spark: SparkSession, source: Files, files: FileQueue) -> StructType:
 
 def _corrupt_column(source: Files) -> str | None:
     options = {name.lower(): value for name, value in source.options.items()}
-    if source.format not in ("csv", "json") or options.get("mode", "PERMISSIVE") != "PERMISSIVE":
+    keeps_all_rows = options.get("mode", "permissive").lower() == "permissive"
+    if source.format not in ("csv", "json") or not keeps_all_rows:
         return None
     return options.get("columnnameofcorruptrecord", "_corrupt_record")

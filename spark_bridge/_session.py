@@ -140,6 +140,12 @@ def _conf(folder: Path) -> SparkConf:
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         # The same files are cut into the same partitions on every machine, whatever its cores.
         "spark.sql.files.minPartitionNum": "1",
+        # Spark's default one starts a process for every file it writes, which on a local disk is
+        # half the time of a small micro-batch. Both write a temporary file and rename it.
+        "spark.sql.streaming.checkpointFileManagerClass": (
+            "org.apache.spark.sql.execution.streaming.checkpointing"
+            ".FileSystemBasedCheckpointFileManager"
+        ),
     }
     conf = SparkConf(loadDefaults=False)
     for name, value in settings.items():

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import threading
 from dataclasses import asdict
 from typing import Any
 
 from activedb.engine._letters import Letter
+from activedb.engine._names import shortened
 from activedb.engine._triggering import Triggered, Triggering
 from activedb.errors import (
     ActiveDBError,
@@ -29,7 +29,7 @@ _LOG = logging.getLogger(__name__)
 STREAM_RUN = "stream/"
 """Names of runs that are replayed after a crash start with this."""
 
-_NAME_MAX = 380  # of 400 characters in the table
+_NAME_MAX = 400  # characters of the column
 
 
 class Detached:
@@ -63,7 +63,7 @@ class Detached:
         seen = self._known if run.is_batch else run.fired
         due: dict[str, Triggered] = {}
         for number, item in enumerate(items):
-            name = _name(run.name, f"{t.path}#{event}.{number}.{item.rule.name}")
+            name = shortened(f"{t.path}#{event}.{number}.{item.rule.name}", _NAME_MAX)
             if name not in seen:
                 seen.add(name)
                 due[name] = item
@@ -129,7 +129,7 @@ class Detached:
         self._known = {name for name in self._known if not name.startswith(run)}
 
     def forget_done(self, run_prefix: str) -> None:
-        """Delete the done firings of batches that will not be replayed."""
+        """Delete the done firings of a stream's batches, all of which have committed."""
         self.journal.prune(run_prefix)
 
     # -- running ---------------------------------------------------------------------------
@@ -165,18 +165,23 @@ class Detached:
             # has made them durable too, as the server's log is written in order: no need to wait.
             lazily = row["run"].startswith(STREAM_RUN)
             self.forest.run(body, Run(name=firing, is_detached=True, lazily=lazily))
-        except _DoneElsewhere:
-            _LOG.info("another process ran %s", firing)
         except _TRY_LATER:
             # It stays recorded, or unfinished until its batch records it.
             _LOG.warning("rule %s is left pending", item.rule.name, exc_info=True)
-            self._ended(firing)
-            return
+        except _DoneElsewhere:
+            _LOG.info("another process ran %s", firing)
+            self._is_durable(firing)
         except Exception as error:
             self._give_up(row, item, error)
+        else:
+            self._is_durable(firing)
+        finally:
+            self._ended(firing)
+
+    def _is_durable(self, firing: str) -> None:
+        """The outcome of a firing is in the database: its batch need not record it any more."""
         with self._idle:
             self._unfinished.pop(firing, None)
-        self._ended(firing)
 
     def _give_up(self, row: dict[str, Any], item: Triggered, error: Exception) -> None:
         """Put the firing of a rule that raised into the dead-letter table."""
@@ -187,6 +192,7 @@ class Detached:
         self.triggering.counters.add("rules_failed")
         try:
             self.journal.bury(row, asdict(letter))
+            self._is_durable(row["firing"])
         except ActiveDBError:
             _LOG.warning("rule %s is left pending", rule, exc_info=True)
 
@@ -196,10 +202,3 @@ class _DoneElsewhere(ActiveDBError):
 
 
 _TRY_LATER = (ConnectionLost, Deadlock, LockTimeout, SerializationConflict)
-
-
-def _name(run: str, place: str) -> str:
-    """Name of a firing: readable where it fits, the same for every replay."""
-    if len(place) <= _NAME_MAX:
-        return place
-    return f"{run[:100]}:{hashlib.blake2b(place.encode(), digest_size=20).hexdigest()}"

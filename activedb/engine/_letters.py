@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
+from activedb.engine._names import shortened
 from activedb.errors import ActiveDBError, RuleFailed
 from activedb.events import Occurrence, encode
 
 __all__ = ["Letter"]
+
+_IDENTITY_MAX = 400  # characters of the column
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +44,11 @@ class Letter:
         """A letter for a rule that failed on `o`."""
         return cls(
             source=f"rule {error.rule}",
-            identity=identity,
+            identity=shortened(identity, _IDENTITY_MAX),
             kind="rule",
             payload=_encoded(o),
             error=type(error.__cause__ or error).__name__,
-            reason=str(error),
+            reason=_storable(str(error)),
         )
 
     @classmethod
@@ -60,8 +63,13 @@ class Letter:
             kind="event",
             payload=payload,
             error=type(cause).__name__,
-            reason=str(error) or type(error).__name__,
+            reason=_storable(str(error) or type(error).__name__),
         )
+
+
+def _storable(text: str) -> str:
+    """`text` without what a database refuses: NUL and halves of surrogate pairs."""
+    return text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
 
 
 def _encoded(o: Occurrence) -> Mapping[str, Any]:

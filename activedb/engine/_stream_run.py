@@ -329,6 +329,12 @@ class StreamRun:
                 f"{query_id}: its checkpoint is new or another one. Use the old checkpoint, or "
                 f"start over with an empty database"
             )
+        if last is not None and batch_id > last.batch_id + 1:
+            raise CheckpointMismatch(
+                f"stream {name}: the checkpoint is at batch {batch_id}, but this database stopped "
+                f"at batch {last.batch_id}. Use the database that belongs to the checkpoint, at its "
+                f"newest state"
+            )
         if last is None and batch_id > 0:
             raise CheckpointMismatch(
                 f"stream {name}: the checkpoint is at batch {batch_id}, but this database has "

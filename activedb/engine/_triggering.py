@@ -248,10 +248,11 @@ class Triggering:
                 lambda s: self.run_rule(s, item), label=label, rule=rule.name, deferred=deferred
             )
         except Exception as error:
-            if is_systemic(error, t):
+            if is_systemic(error, t) or isinstance(error, CycleLimitExceeded):
                 raise
             failed = RuleFailed(f"rule {rule.name} failed: {error}", rule=rule.name)
             if rule.on_abort is OnAbort.TRIGGERING:
+                t.doom(failed)  # also if the code that triggered the rule swallows the error
                 raise failed from error
             failed.__cause__ = error
             self.counters.add("rules_failed")

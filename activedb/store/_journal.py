@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import Connection, delete, select
+from sqlalchemy import Connection, delete, exists, select
 from sqlalchemy.dialects.postgresql import insert as postgres_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
@@ -75,16 +75,29 @@ class Journal:
         return connection.execute(marked.returning(c.firing)).first() is not None
 
     def forget_done(self, connection: Connection, run_prefix: str) -> None:
-        """Delete the done firings of runs that will not be done again."""
+        """Delete the done firings of batches that will not be done again.
+
+        Those of detached rules stay: a rule that has not committed may be done again.
+        """
         c = pending_firings.c
-        connection.execute(
-            delete(pending_firings).where(c.run.startswith(run_prefix, autoescape=True), c.done)
-        )
+        of_batches = c.run.startswith(run_prefix, autoescape=True) & ~c.run.contains("#")
+        connection.execute(delete(pending_firings).where(of_batches, c.done))
 
     def prune(self, run_prefix: str) -> None:
-        """`forget_done` in a transaction of its own."""
+        """Delete the done firings of runs that have ended, in a transaction of its own.
+
+        Parameters
+        ----------
+        run_prefix : str
+            Batches whose names begin like this have ended.
+        """
+        c = pending_firings.c
+        trigger = pending_firings.alias("trigger")
+        is_pending = exists().where(trigger.c.firing == c.run, ~trigger.c.done)
+        of_rules = c.run.contains("#") & ~is_pending
         with translated("forget done firings"), self._store.short() as connection:
             self.forget_done(connection, run_prefix)
+            connection.execute(delete(pending_firings).where(of_rules, c.done))
 
     def bury(self, firing: Mapping[str, Any], letter: Mapping[str, Any]) -> None:
         """Turn a firing into a dead letter, in a transaction of its own."""

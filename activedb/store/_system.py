@@ -86,7 +86,7 @@ pending_firings = Table(
     "activedb_pending_firings",
     system,
     Column("firing", String(400), primary_key=True),
-    Column("run", String(100), nullable=False),
+    Column("run", String(400), nullable=False),
     Column("rule", String(200), nullable=False),
     Column("occurrence", JSON, nullable=False),
     Column("keep", Boolean, nullable=False),

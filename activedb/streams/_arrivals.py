@@ -90,11 +90,14 @@ def of_occurrences(
     def events() -> Iterator[Occurrence | Refused]:
         for position, o in enumerate(occurrences):
             problem = _problem(stream, o.name, o.params)
-            if problem is None:
+            try:
+                if problem is not None:
+                    raise BadEvent(problem)
+                _known(o.params)
                 yield o
-            else:
+            except BadEvent as error:
                 payload = {"type": o.name, "timestamp": str(o.timestamp), **_shown(o.params)}
-                yield Refused(position, payload, BadEvent(problem))
+                yield Refused(position, payload, error)
 
     return _sorted(events(), batch_id, punctuation_us)
 

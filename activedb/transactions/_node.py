@@ -8,7 +8,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, Self, TypeVar
 
-from activedb.errors import TransactionAborted, TransactionStateError
+from activedb.errors import ActiveDBError, TransactionAborted, TransactionStateError
 from activedb.transactions._children import Child
 from activedb.transactions._hierarchy import Hierarchy, Workspace
 from activedb.transactions._states import State, checked_move
@@ -74,7 +74,7 @@ class Node:
         self._children: list[Child[object]] = []
         self._inferiors: set[Node] = set()
         self._held: dict[tuple[object, ...], Mode] = {}
-        self._doom: TransactionAborted | None = None
+        self._doom: ActiveDBError | None = None
         self._token: Token[Transaction | None] | None = None
         self.id = forest.begin(self)
 
@@ -268,14 +268,14 @@ class Node:
             self.doom(aborted)
         raise aborted
 
-    def doom(self, aborted: TransactionAborted) -> None:
-        """Make this transaction and its live inferiors abort at their next step."""
+    def doom(self, reason: ActiveDBError) -> None:
+        """Make this transaction and its live inferiors abort with this error, at the next step."""
         with self.hierarchy.latch:
-            self._doom = self._doom or aborted
+            self._doom = self._doom or reason
             inferiors = list(self._inferiors)
         self.forest.locks.cancel(self.id)
         for inferior in inferiors:
-            inferior.doom(aborted)
+            inferior.doom(reason)
 
     def commit(self) -> None:
         """Commit: join the children, run what is deferred, then delegate or flush.

@@ -59,7 +59,7 @@ def upgrade() -> None:
     op.create_table(
         "activedb_pending_firings",
         sa.Column("firing", sa.String(400), primary_key=True),
-        sa.Column("run", sa.String(100), nullable=False),
+        sa.Column("run", sa.String(400), nullable=False),
         sa.Column("rule", sa.String(200), nullable=False),
         sa.Column("occurrence", sa.JSON, nullable=False),
         sa.Column("keep", sa.Boolean, nullable=False),

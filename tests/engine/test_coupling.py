@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.databases import Place
     from tests.engine.ledger import Ledger
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(12)
 
 
 def test_immediate_rule_runs_at_the_event_as_a_child(ledger: Ledger) -> None:
@@ -175,7 +175,7 @@ def test_deferred_inside_an_immediate_rule_runs_at_that_rules_commit_point(ledge
 def test_immediate_inside_a_deferred_rule_runs_at_once(ledger: Ledger) -> None:
     order: list[str] = []
 
-    @ledger.db.rule(on=adb.event("E"), coupling="deferred")
+    @ledger.db.rule(on=adb.event("E"), coupling="deferred", priority=1)
     def deferred(t: Transaction, o: Occurrence) -> None:
         ledger.db.signal("F")
         order.append("deferred goes on")

@@ -21,20 +21,21 @@ def make(tmp_path: Path, *names: str, source: Files | None = None) -> FileQueue:
     return files
 
 
-def offer_all(files: FileQueue) -> None:
+def show_all(files: FileQueue) -> None:
     for group in files.groups(files.list_new()):
-        files.offer(group)
+        files.show(group)
+        assert files.is_pending()
         files.settle()
+        assert not files.is_pending()
 
 
 def names(files: list[Path]) -> list[str]:
     return [file.name for file in files]
 
 
-def shown(files: FileQueue) -> list[list[str]]:
-    """What Spark can read: the text in each pending file, by group."""
-    groups = sorted(files.pending.iterdir())
-    return [[link.read_text() for link in sorted(group.iterdir())] for group in groups]
+def shown(files: FileQueue) -> list[str]:
+    """What Spark can read: the text of each file."""
+    return [link.read_text() for link in sorted(files.current.iterdir())]
 
 
 def test_file_queue_new_files_are_ordered_by_name_not_by_age(tmp_path: Path) -> None:
@@ -46,8 +47,8 @@ def test_file_queue_groups_hold_per_batch_files_in_order(tmp_path: Path) -> None
     files = make(tmp_path, *"edcba", source=Files("text", per_batch=2))
     groups = list(files.groups(files.list_new()))
     assert [names(group) for group in groups] == [["a", "b"], ["c", "d"], ["e"]]
-    files.offer(groups[0])
-    assert shown(files) == [["a", "b"]]
+    files.show(groups[0])
+    assert shown(files) == ["a", "b"]
 
 
 def test_file_queue_glob_chooses_and_hidden_files_are_skipped(tmp_path: Path) -> None:
@@ -57,42 +58,41 @@ def test_file_queue_glob_chooses_and_hidden_files_are_skipped(tmp_path: Path) ->
     assert names(files.list_new()) == ["a.csv", "e.csv"]
 
 
-def test_file_queue_file_is_offered_once_over_several_runs(tmp_path: Path) -> None:
+def test_file_queue_file_is_shown_once_over_several_runs(tmp_path: Path) -> None:
     files = make(tmp_path, "a", "b")
-    offer_all(files)
+    show_all(files)
     assert files.list_new() == []
     again = make(tmp_path, "0")
     assert names(again.list_new()) == ["0"]
-    offer_all(again)
-    assert sorted(p.name for p in (again.pending.parent / "done").iterdir()) == [
-        "00000000",
-        "00000001",
-        "00000002",
-    ]
+    show_all(again)
+    assert again.list_new() == make(tmp_path).list_new() == []
 
 
 def test_file_queue_cut_off_while_pending_shows_the_same_group_again(tmp_path: Path) -> None:
     files = make(tmp_path, "a", "b")
-    files.offer(files.list_new()[:1])
+    files.show(files.list_new()[:1])
     again = make(tmp_path)
     assert again.is_pending()
-    assert shown(again) == [["a"]]
+    assert shown(again) == ["a"]
     assert names(again.list_new()) == ["b"]
 
 
-def test_file_queue_cut_off_while_filling_offers_the_files_again(tmp_path: Path) -> None:
+def test_file_queue_cut_off_while_filling_shows_the_files_later(tmp_path: Path) -> None:
     files = make(tmp_path, "a", "b")
-    half = files.pending.parent / "next"
-    half.mkdir()
-    (half / "000000-a").symlink_to(tmp_path / "input" / "a")
+    files.show(files.list_new()[:1])
+    files.settle()
+    group = tmp_path / "checkpoint" / "files" / "groups" / "00000001"
+    group.mkdir()
+    (group / "00000001-000000-b").symlink_to(tmp_path / "input" / "b")
     again = make(tmp_path)
-    offer_all(again)
-    assert names(again.list_all()) == ["a", "b"]
-    assert again.list_new() == []
+    assert not again.is_pending()
+    assert names(again.list_new()) == ["b"]
+    show_all(again)
+    assert shown(again) == ["b"]
 
 
 def test_file_queue_same_name_in_another_folder_is_another_file(tmp_path: Path) -> None:
-    offer_all(make(tmp_path, "a"))
+    show_all(make(tmp_path, "a"))
     other = tmp_path / "other"
     other.mkdir()
     (other / "a").write_text("other a")
@@ -104,9 +104,8 @@ def test_file_queue_same_name_in_another_folder_is_another_file(tmp_path: Path) 
 def test_file_queue_name_that_spark_cannot_read_gets_one_it_can(tmp_path: Path) -> None:
     awkward = "2024-01-01T00:00 [é]{x}" + "y" * 200 + ".csv.gz"
     files = make(tmp_path, awkward)
-    files.offer(files.list_new())
-    (group,) = files.pending.iterdir()
-    (link,) = group.iterdir()
+    files.show(files.list_new())
+    (link,) = files.current.iterdir()
     assert link.read_text() == awkward
     assert link.name.endswith("y.csv.gz")
     assert link.name.isascii()
@@ -128,3 +127,20 @@ def test_file_queue_input_missing_or_gone_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "input").rmdir()
     with pytest.raises(FeedFailed, match="is gone"):
         files.list_new()
+
+
+def test_file_queue_file_gone_before_it_was_read_is_an_error(tmp_path: Path) -> None:
+    files = make(tmp_path, "a", "b", source=Files("text", per_batch=2))
+    files.show(files.list_new())
+    gone = tmp_path / "input" / "b"
+    gone.unlink()
+    with pytest.raises(FeedFailed, match=f"input file {gone} is gone and was not read"):
+        files.settle()
+    assert files.is_pending()
+    # Spark's own log of the files of its first micro-batch.
+    log = tmp_path / "checkpoint" / "sources" / "0" / "0"
+    log.parent.mkdir(parents=True)
+    line = '{"path":"file:///x/files/current/00000000-%06d-%s","timestamp":1,"batchId":0}'
+    log.write_text("\n".join(["v1", line % (0, "a"), line % (1, "b")]))
+    files.settle()
+    assert not files.is_pending()

@@ -211,6 +211,19 @@ def test_feed_second_run_reads_only_what_is_new(playground: Any, clicks: Any, co
     assert second[0].punctuation_us == 1_000_000
 
 
+def test_feed_file_removed_once_read_is_not_missed(
+    playground: Any, clicks: Any, column: Any
+) -> None:
+    paths = [playground.write(f"{number}.csv", f"{number},CLICK,ann") for number in range(2)]
+
+    def apply(batch: Any) -> None:
+        paths[batch.batch_id].unlink()
+        playground.batches.append(batch)
+
+    playground.feed(clicks()).run(apply)
+    assert column(playground.batches, "event_id") == ["ann@0", "ann@1"]
+
+
 def test_feed_schema_not_declared_is_kept_as_first_found(
     playground: Any, clicks: Any, column: Any
 ) -> None:
