@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import traceback
 import warnings
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -95,7 +97,7 @@ def _start(stack: ExitStack) -> SparkSession:
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="activedb-spark-")))
     conf = _conf(folder)
     stack.enter_context(_quiet_py4j())
-    with _environment():
+    with _environment(), _own_interrupt_handler():
         _launch_jvm(stack, conf, folder / "jvm.log")
         spark = SparkSession(SparkContext(conf=conf))
     stack.callback(_stop, spark)
@@ -165,7 +167,10 @@ def _launch_jvm(stack: ExitStack, conf: SparkConf, log: Path) -> None:
         try:
             gateway = launch(conf, {"stdout": output, "stderr": output})
         except PySparkRuntimeError as error:
-            raise FeedFailed(f"Spark did not start: {_last_line(log)}") from error
+            # The program and its pipe are left in pyspark's frame, and would complain later.
+            warnings.simplefilter("ignore", ResourceWarning)
+            traceback.clear_frames(error.__traceback__)
+            raise FeedFailed(f"Spark did not start: {_reason(log)}") from error
 
     def end() -> None:
         gateway.shutdown()
@@ -185,9 +190,12 @@ def _launch_jvm(stack: ExitStack, conf: SparkConf, log: Path) -> None:
     SparkContext._jvm = gateway.jvm
 
 
-def _last_line(log: Path) -> str:
+def _reason(log: Path) -> str:
+    """Return the line of the JVM's output that most likely says why it ended."""
     lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "no reason given")
+    said = [line.strip() for line in lines if line.strip()]
+    errors = [line for line in said if "rror" in line or "xception" in line]
+    return (errors[:1] or said[-1:] or ["no reason given"])[0]
 
 
 @contextmanager
@@ -210,6 +218,17 @@ def _environment() -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+@contextmanager
+def _own_interrupt_handler() -> Iterator[None]:
+    """Undo that pyspark, on the main thread, takes over interrupts for the rest of the process."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

@@ -8,13 +8,14 @@ order (definition 6) by construction.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from typing import Any
 
 from activedb.engine._detached import STREAM_RUN, Detached
 from activedb.engine._letters import Letter
 from activedb.engine._triggering import Fed, Triggering, is_systemic
-from activedb.errors import BatchFailed, CheckpointMismatch, ConstraintViolation, InvalidRow
+from activedb.errors import BatchFailed, CheckpointMismatch, ConnectionLost, StoreError
 from activedb.events import Occurrence
 from activedb.store import LedgerEntry, StreamJournal
 from activedb.streams import (
@@ -213,9 +214,11 @@ class StreamRun:
 
         try:
             self._forest.run(body, run)
-        except (ConstraintViolation, InvalidRow):
-            # The server refused a row of the write set. Once more, asking it event by event, so
-            # that the offending event alone is undone.
+        except ConnectionLost:
+            raise
+        except StoreError:
+            # The server refused something. Once more, asking it event by event, so that the
+            # offending event alone is undone.
             run.careful = True
             self._forest.run(body, run)
         self._detached.committed(run.name)
@@ -261,11 +264,12 @@ class StreamRun:
             triggered, fed = self._triggering.feed(o)
             self._triggering.keep(t, fed)
             if triggered:
-                t.run_child(
-                    lambda s: self._triggering.trigger(s, triggered),
-                    label=f"{arrival.batch_id}.{arrival.position}",
-                    timestamp=o.timestamp,
-                )
+                with t.hierarchy.undoing() if t.hierarchy.run.careful else nullcontext():
+                    t.run_child(
+                        lambda s: self._triggering.trigger(s, triggered),
+                        label=f"{arrival.batch_id}.{arrival.position}",
+                        timestamp=o.timestamp,
+                    )
         except Exception as error:
             if is_systemic(error, t):
                 raise
@@ -332,7 +336,7 @@ class StreamRun:
         if last is not None and batch_id > last.batch_id + 1:
             raise CheckpointMismatch(
                 f"stream {name}: the checkpoint is at batch {batch_id}, but this database stopped "
-                f"at batch {last.batch_id}. Use the database that belongs to the checkpoint, at its "
+                f"at batch {last.batch_id}. Use the database that belongs to the checkpoint, in its "
                 f"newest state"
             )
         if last is None and batch_id > 0:

@@ -7,7 +7,7 @@ from activedb.store._session import Durable, Session
 from activedb.store._statements import StatementPlan, plan_write
 from activedb.store._store import Store
 from activedb.store._stream_journal import LedgerEntry, StreamJournal
-from activedb.store._tables import Key, Row, Tables, TableSpec
+from activedb.store._tables import Key, Row, Tables, TableSpec, is_storable
 from activedb.store._write_set import Change
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "StreamJournal",
     "TableSpec",
     "Tables",
+    "is_storable",
     "new_metadata",
     "open_store",
     "plan_write",

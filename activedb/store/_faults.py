@@ -40,6 +40,8 @@ def translated(doing: str) -> Iterator[None]:
         yield
     except DBAPIError as error:
         raise _translate(error, doing) from error
+    except UnicodeError as error:
+        raise InvalidRow(f"cannot {doing}: {error}") from error
     except StatementError as error:
         raise InvalidRow(f"cannot {doing}: {error.orig or error}") from error
 

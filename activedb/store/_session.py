@@ -6,14 +6,14 @@ The server sees a hierarchy as one flat transaction (Saygin, Ulusoy, Chakravarth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from sqlalchemy import Connection, Executable, Select
 from sqlalchemy import Row as SQLRow
 
-from activedb.errors import ActiveDBError, SerializationConflict
+from activedb.errors import SerializationConflict
 from activedb.store._faults import translated
 from activedb.store._overlay import overlaid
 from activedb.store._tables import Key, Row, TableSpec
@@ -128,18 +128,25 @@ class Session:
                 with translated("write what must be durable with the commit"):
                     also(connection)
 
-    def probe(self, changes: Iterable[Change]) -> None:
-        """Flush `changes` behind a savepoint, which undoes them if the server refuses one."""
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """Undo on the server what an error inside has done, and go on.
+
+        Savepoints are last in, first out: nothing else may use the session meanwhile that is
+        not part of the block.
+        """
         with self._latch:
             connection = self._open()
             self._store.begin_writing(connection, self._latch)
-            connection.exec_driver_sql("SAVEPOINT activedb_probe")
-            try:
-                write(connection, changes, self._store.metadata)
-            except ActiveDBError:
-                connection.exec_driver_sql("ROLLBACK TO SAVEPOINT activedb_probe")
-                raise
-            connection.exec_driver_sql("RELEASE SAVEPOINT activedb_probe")
+            connection.exec_driver_sql("SAVEPOINT activedb")
+        try:
+            yield
+        except BaseException:
+            with self._latch, translated("go back to the savepoint"):
+                connection.exec_driver_sql("ROLLBACK TO SAVEPOINT activedb")
+            raise
+        with self._latch, translated("release the savepoint"):
+            connection.exec_driver_sql("RELEASE SAVEPOINT activedb")
 
     def commit(self, *, lazily: bool = False) -> None:
         """Make everything flushed durable and give the connection back.

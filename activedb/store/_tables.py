@@ -30,7 +30,7 @@ from sqlalchemy.exc import NoInspectionAvailable
 
 from activedb.errors import DefinitionError, InvalidRow
 
-__all__ = ["Key", "Row", "TableSpec", "Tables"]
+__all__ = ["Key", "Row", "TableSpec", "Tables", "is_storable"]
 
 Row: TypeAlias = Mapping[str, Any]
 """A read-only mapping, column name to value."""
@@ -212,12 +212,30 @@ class TableSpec:
                 f"table {self.name}: column {name} takes {self._columns[name].type!r}, "
                 f"not {type(value).__name__} {value!r}"
             )
+        if isinstance(value, str) and not is_storable(value):
+            raise InvalidRow(
+                f"table {self.name}: column {name} cannot keep {value!r}: NUL and halves of "
+                f"surrogate pairs are no text to a database"
+            )
 
     def _select_by_key(self) -> Select[Any]:
         keys: BindParameter[Any] = bindparam("keys", expanding=True)
         columns = [self.table.c[name] for name in self.key_columns]
         chosen = columns[0] if len(columns) == 1 else tuple_(*columns)
         return select(*self.table.columns).where(chosen.in_(keys)).order_by(*columns)
+
+
+def is_storable(text: str) -> bool:
+    """Whether a database takes `text`: no NUL, no half of a surrogate pair."""
+    if "\0" in text:
+        return False
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _plain_table(table: Any) -> Table:

@@ -9,6 +9,7 @@ from typing import Any
 
 from activedb.errors import BadEvent
 from activedb.events import Occurrence, decode_params, encode_params
+from activedb.store import is_storable
 from activedb.streams._batch import PARAM_PREFIX, AtomicBatch
 from activedb.streams._declaration import Stream
 
@@ -93,8 +94,7 @@ def of_occurrences(
             try:
                 if problem is not None:
                     raise BadEvent(problem)
-                _known(o.params)
-                yield o
+                yield _keepable(o)
             except BadEvent as error:
                 payload = {"type": o.name, "timestamp": str(o.timestamp), **_shown(o.params)}
                 yield Refused(position, payload, error)
@@ -138,9 +138,8 @@ def _events(stream: Stream, batch: AtomicBatch) -> Iterator[Occurrence | Refused
             problem = "the timestamp is missing or cannot be parsed"
         if problem is None:
             try:
-                yield Occurrence(
-                    kind, _EPOCH + timedelta(microseconds=us), _known(params), id=event_id
-                )
+                when = _EPOCH + timedelta(microseconds=us)
+                yield _keepable(Occurrence(kind, when, params, id=event_id))
                 continue
             except BadEvent as error:
                 problem = str(error)
@@ -158,10 +157,12 @@ def _problem(stream: Stream, kind: str | None, params: Mapping[str, Any]) -> str
     return None
 
 
-def _known(params: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Check at the door that the parameters can be kept."""
-    encode_params(params)
-    return params
+def _keepable(o: Occurrence) -> Occurrence:
+    """Check at the door that the event can be kept."""
+    encode_params(o.params)
+    if o.id is not None and not is_storable(o.id):
+        raise BadEvent(f"the id {o.id!r} has characters that a database cannot keep")
+    return o
 
 
 def _shown(params: Mapping[str, Any]) -> dict[str, Any]:

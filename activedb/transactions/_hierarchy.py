@@ -121,18 +121,36 @@ class Hierarchy:
                 for key, new in rows.items()
             ]
 
+    @contextmanager
+    def undoing(self) -> Iterator[None]:
+        """Keep the flat transaction usable if the server refuses something inside.
+
+        For one child of the top-level transaction at a time. What was read inside is forgotten
+        on an error, because the server gives up the locks.
+        """
+        before = {spec: dict(rows) for spec, rows in self.base.items()}
+        tables, exclusive = set(self._locked_tables), set(self._exclusive)
+        try:
+            with self.session.savepoint():
+                yield
+        except BaseException:
+            with self.latch:
+                self.base, self._locked_tables, self._exclusive = before, tables, exclusive
+                self.broken = None
+            raise
+
     def check(self, workspace: Workspace) -> None:
         """Have the server accept a workspace now; the accepted versions become the base.
 
         Raises
         ------
         ConstraintViolation, InvalidRow
-            When the server refuses a row; the flat transaction stays usable.
+            When the server refuses a row; see `undoing`.
         """
-        with self.latch:
+        with self.latch, self.breaking():
             changes = self.changes(workspace)
             if changes:
-                self.session.probe(changes)
+                self.session.flush(changes)
             for change in changes:
                 self.base[change.spec][change.key] = change.new
             workspace.clear()

@@ -1,0 +1,86 @@
+"""The schema of activedb's own tables is the sum of its migrations."""
+
+from __future__ import annotations
+
+import multiprocessing
+from typing import TYPE_CHECKING
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import MetaData, create_engine, inspect
+
+import activedb as adb
+from activedb.store._system import system
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+pytestmark = pytest.mark.timeout(60)
+
+
+def described(engine: Engine) -> dict[str, object]:
+    """Tables, columns, keys, indexes and constraints as the server knows them."""
+    look = inspect(engine)
+    return {
+        name: (
+            [(c["name"], str(c["type"]), c["nullable"], c["default"]) for c in look.get_columns(name)],
+            look.get_pk_constraint(name)["constrained_columns"],
+            sorted((str(i["name"]), tuple(i["column_names"])) for i in look.get_indexes(name)),
+            sorted(
+                (str(u["name"]), tuple(u["column_names"])) for u in look.get_unique_constraints(name)
+            ),
+            look.get_foreign_keys(name),
+            look.get_check_constraints(name),
+        )
+        for name in look.get_table_names()
+        if name != "activedb_version"
+    }
+
+
+def test_schema_equals_the_sum_of_the_migrations(postgres_url: str) -> None:
+    from tests.servers import fresh_database
+
+    with fresh_database(postgres_url) as migrated, fresh_database(postgres_url) as declared:
+        adb.connect(migrated).close()
+        one, other = create_engine(migrated), create_engine(declared)
+        with other.begin() as connection:
+            system.create_all(connection)
+        assert described(one) == described(other)
+        assert sorted(described(one)) == sorted(system.tables)
+        with one.connect() as connection:
+            context = MigrationContext.configure(
+                connection, opts={"version_table": "activedb_version", "compare_type": True}
+            )
+            assert compare_metadata(context, system) == []
+        one.dispose()
+        other.dispose()
+
+
+def test_migrations_leave_the_users_tables_alone(database_url: str) -> None:
+    engine = create_engine(database_url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE mine (id int PRIMARY KEY)")
+        connection.exec_driver_sql("INSERT INTO mine VALUES (1)")
+    adb.connect(database_url).close()
+    adb.connect(database_url).close()
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("SELECT id FROM mine").all() == [(1,)]
+    reflected = MetaData()
+    reflected.reflect(engine)
+    engine.dispose()
+    assert set(reflected.tables) == {*system.tables, "mine", "activedb_version"}
+
+
+def _connect(url: str) -> None:
+    adb.connect(url).close()
+
+
+def test_migrations_of_several_processes_at_once_do_not_collide(database_url: str) -> None:
+    processes = multiprocessing.get_context("spawn")
+    with processes.Pool(3) as pool:
+        pool.map(_connect, [database_url] * 6, chunksize=1)
+    engine = create_engine(database_url)
+    names = inspect(engine).get_table_names()
+    engine.dispose()
+    assert set(names) == {*system.tables, "activedb_version"}

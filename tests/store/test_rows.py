@@ -1,0 +1,397 @@
+"""Rows through the database: types, defaults, constraints, the order of the write set."""
+
+from __future__ import annotations
+
+import datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import (
+    JSON,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Date,
+    DateTime,
+    Float,
+    ForeignKey,
+    Integer,
+    LargeBinary,
+    Numeric,
+    String,
+    Table,
+    UniqueConstraint,
+    func,
+    select,
+    text,
+)
+
+from activedb.errors import ConstraintViolation, InvalidRow, SerializationConflict
+from tests.databases import Place, in_thread, place
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import activedb as adb
+
+pytestmark = pytest.mark.timeout(20)
+
+
+@pytest.fixture(params=["memory", "postgres"])
+def where(request: pytest.FixtureRequest) -> Iterator[Place]:
+    """Somewhere to open databases, empty at first."""
+    url = None if request.param == "memory" else request.getfixturevalue("postgres_url")
+    with place(url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def db(where: Place) -> adb.Database:
+    """An open database."""
+    return where.open()
+
+
+VALUES: dict[str, tuple[Any, list[Any]]] = {
+    "integer": (Integer, [0, -5, 2**31 - 1, None]),
+    "float": (Float, [0.5, -1e300, 3, None]),
+    "numeric": (Numeric(12, 3), [Decimal("1.250"), Decimal("-0.001"), None]),
+    "string": (String(30), ["", "it's", "ü€😀", "%(x)s :y", None]),
+    "boolean": (Boolean, [True, False, None]),
+    "json": (JSON, [{"a": [1, None, {"b": "ü"}]}, [1, 2], "text", 5, True, {}, None]),
+    "instant": (
+        DateTime(timezone=True),
+        [
+            datetime.datetime(2024, 2, 29, 23, 59, 59, 999_999, tzinfo=datetime.UTC),
+            datetime.datetime(
+                2024, 7, 1, 12, tzinfo=datetime.timezone(datetime.timedelta(hours=5, minutes=30))
+            ),
+            None,
+        ],
+    ),
+    "datetime": (DateTime, [datetime.datetime(2024, 2, 29, 1, 2, 3, 4), None]),
+    "date": (Date, [datetime.date(1999, 12, 31), None]),
+    "bytes": (LargeBinary, [b"", b"\0\xff", None]),
+}
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_values_are_the_same_before_and_after_the_commit(db: adb.Database, kind: str) -> None:
+    """By key, by query over the sphere, and once committed."""
+    sql_type, values = VALUES[kind]
+    table = Table(
+        "things", db.metadata, Column("id", Integer, primary_key=True), Column("v", sql_type)
+    )
+    db.create_all()
+    rows = dict(enumerate(values))
+    everything = select(table).order_by(table.c.id)
+    nulls = select(func.count()).where(table.c.v.is_(None)).select_from(table)
+    with db.transaction() as t:
+        for key, value in rows.items():
+            t.insert(table, {"id": key, "v": value})
+        t.insert(table, {"id": 99})
+        assert {k: r["v"] for k, r in t.get_many(table, rows).items() if r} == rows
+        before = [tuple(row) for row in t.query(everything)]
+        nulls_before = t.query(nulls)
+    with db.transaction() as t:
+        assert {k: r["v"] for k, r in t.get_many(table, rows).items() if r} == rows
+        after = [tuple(row) for row in t.query(everything)]
+        assert before == after == [*rows.items(), (99, None)]
+        assert nulls_before == t.query(nulls)
+    with db.transaction() as t:
+        for key in rows:
+            t.update(table, key, v=values[0])
+        assert {v for _, v in t.query(everything)[:1]} == {values[0]} if kind != "json" else True
+    with db.transaction() as t:
+        assert [r["v"] for k, r in t.get_many(table, rows).items() if r] == [values[0]] * len(rows)
+
+
+def test_defaults_are_filled_in_at_the_insert(db: adb.Database) -> None:
+    count = iter(range(100, 200))
+    table = Table(
+        "defaults",
+        db.metadata,
+        Column("id", Integer, primary_key=True),
+        Column("scalar", Integer, default=7, nullable=False),
+        Column("called", Integer, default=lambda: next(count)),
+        Column("sql", Integer, default=select(text("40 + 2")).scalar_subquery()),
+        Column("server", String(20), server_default="it's"),
+        Column("server_sql", Integer, server_default=text("6 * 7"), nullable=False),
+    )
+    db.create_all()
+    with db.transaction() as t:
+        row = t.insert(table, {})
+        assert row == {
+            "id": 1,
+            "scalar": 7,
+            "called": 100,
+            "sql": 42,
+            "server": "it's",
+            "server_sql": 42,
+        }
+        assert t.get(table, 1) == row
+        second = t.insert(table, {"scalar": 1, "called": None, "server": "x"})
+        assert (second["id"], second["scalar"], second["called"], second["server"]) == (
+            2, 1, None, "x",
+        )
+    with db.transaction() as t:
+        assert t.get_many(table, [1, 2]) == {1: row, 2: second}
+
+
+def test_numbers_are_never_given_twice(db: adb.Database) -> None:
+    table = Table("n", db.metadata, Column("id", Integer, primary_key=True), Column("x", Integer))
+    db.create_all()
+
+    def insert_some() -> list[int]:
+        return [
+            int(db.run(lambda t: t.insert(table, {"x": 0}))["id"]) for _ in range(5)
+        ]
+
+    threads = [in_thread(insert_some) for _ in range(4)]
+    numbers = [n for thread in threads for n in thread.result(10)]
+    assert len(set(numbers)) == 20
+    with db.transaction() as t:
+        assert t.query(select(func.count()).select_from(table)) == [(20,)]
+
+
+def declare_family(db: adb.Database) -> tuple[Table, Table]:
+    # The child's name sorts before the parent's, so the alphabet does not help.
+    parents = Table(
+        "z_parents", db.metadata, Column("id", Integer, primary_key=True), Column("x", Integer)
+    )
+    children = Table(
+        "a_children",
+        db.metadata,
+        Column("id", Integer, primary_key=True),
+        Column("parent", ForeignKey("z_parents.id"), nullable=False),
+    )
+    db.create_all()
+    return parents, children
+
+
+def test_write_set_respects_foreign_keys(db: adb.Database) -> None:
+    parents, children = declare_family(db)
+    with db.transaction() as t:
+        t.insert(parents, {"id": 1})
+        t.insert(children, {"id": 1, "parent": 1})
+    with db.transaction() as t:
+        t.delete(children, 1)
+        t.delete(parents, 1)
+        t.insert(parents, {"id": 2})
+        t.insert(children, {"id": 2, "parent": 2})
+    assert db.row_counts() == {"a_children": 1, "z_parents": 1}
+
+
+def test_write_set_moves_a_child_away_from_a_parent_that_is_deleted(db: adb.Database) -> None:
+    """Each step is allowed where it is done, so the commit must be."""
+    parents, children = declare_family(db)
+    with db.transaction() as t:
+        t.insert(parents, {"id": 1})
+        t.insert(children, {"id": 1, "parent": 1})
+    with db.transaction() as t:
+        t.insert(parents, {"id": 2})
+        t.update(children, 1, parent=2)
+        t.delete(parents, 1)
+    with db.transaction() as t:
+        assert t.query(select(children)) == [(1, 2)]
+        assert t.get(parents, 1) is None
+
+
+def test_write_set_respects_a_table_that_refers_to_itself(db: adb.Database) -> None:
+    tree = Table(
+        "tree",
+        db.metadata,
+        Column("id", Integer, primary_key=True),
+        Column("above", ForeignKey("tree.id")),
+    )
+    db.create_all()
+    with db.transaction() as t:
+        t.insert(tree, {"id": 2})
+        t.insert(tree, {"id": 1, "above": 2})
+        t.insert(tree, {"id": 3, "above": 1})
+    with db.transaction() as t:
+        for key in (3, 1, 2):
+            t.delete(tree, key)
+    assert db.row_counts() == {"tree": 0}
+
+
+def declare_users(db: adb.Database) -> Table:
+    users = Table(
+        "users",
+        db.metadata,
+        Column("id", Integer, primary_key=True),
+        Column("email", String(50)),
+        Column("age", Integer),
+        UniqueConstraint("email", name="one_user_per_email"),
+        CheckConstraint("age >= 0", name="nobody_is_unborn"),
+    )
+    db.create_all()
+    return users
+
+
+def test_write_set_hands_a_unique_value_from_a_deleted_row_to_a_new_one(db: adb.Database) -> None:
+    users = declare_users(db)
+    with db.transaction() as t:
+        t.insert(users, {"id": 1, "email": "a"})
+    with db.transaction() as t:
+        t.delete(users, 1)
+        t.insert(users, {"id": 2, "email": "a"})
+    with db.transaction() as t:
+        t.update(users, 2, email="b")
+        t.insert(users, {"id": 1, "email": "a"})
+    assert db.row_counts() == {"users": 2}
+
+
+def test_write_set_hands_a_unique_value_down_a_line_of_rows(db: adb.Database) -> None:
+    users = declare_users(db)
+    with db.transaction() as t:
+        t.insert(users, {"id": 1, "email": "a"})
+        t.insert(users, {"id": 2, "email": "b"})
+    with db.transaction() as t:
+        t.update(users, 2, email="c")
+        t.update(users, 1, email="b")
+    with db.transaction() as t:
+        assert sorted(t.query(select(users.c.id, users.c.email))) == [(1, "b"), (2, "c")]
+
+
+@pytest.mark.parametrize(
+    ("row", "constraint", "detail"),
+    [
+        ({"id": 2, "email": "a"}, "one_user_per_email", "email"),
+        ({"id": 2, "age": -1}, "nobody_is_unborn", ""),
+    ],
+)
+def test_constraint_that_is_violated_is_named(
+    where: Place, row: dict[str, Any], constraint: str, detail: str
+) -> None:
+    db = where.open()
+    users = declare_users(db)
+    with db.transaction() as t:
+        t.insert(users, {"id": 1, "email": "a"})
+    with pytest.raises(ConstraintViolation, match="users") as caught, db.transaction() as t:
+        t.insert(users, row)
+    assert "\n" not in str(caught.value)
+    assert caught.value.__cause__ is not None
+    if not where.is_memory:
+        assert (caught.value.table, caught.value.constraint) == ("users", constraint)
+        assert detail in caught.value.detail
+    assert db.row_counts() == {"users": 1}
+
+
+def test_foreign_key_that_is_violated_is_refused(where: Place) -> None:
+    db = where.open()
+    _, children = declare_family(db)
+    with pytest.raises(ConstraintViolation) as caught, db.transaction() as t:
+        t.insert(children, {"id": 1, "parent": 77})
+    if not where.is_memory:
+        assert caught.value.table == "a_children"
+        assert "77" in caught.value.detail
+    assert db.row_counts() == {"a_children": 0, "z_parents": 0}
+
+
+def test_value_that_only_the_server_refuses_is_an_invalid_row(where: Place) -> None:
+    if where.is_memory:
+        pytest.skip("SQLite takes it")
+    db = where.open()
+    users = declare_users(db)
+    with pytest.raises(InvalidRow, match="insert into users"), db.transaction() as t:
+        t.insert(users, {"id": 1, "email": "x" * 51})
+    with pytest.raises(InvalidRow, match="insert into users"), db.transaction() as t:
+        t.insert(users, {"id": 1, "age": 2**40})
+
+
+def test_many_rows_of_composite_keys_are_written_and_deleted(db: adb.Database) -> None:
+    pairs = Table(
+        "pairs",
+        db.metadata,
+        Column("a", Integer, primary_key=True),
+        Column("b", String(9), primary_key=True),
+        Column("n", Integer),
+    )
+    db.create_all()
+    keys = [(a, f"k{b}") for a in range(-10, 10) for b in range(20)]
+    with db.transaction() as t:
+        for key in keys:
+            t.insert(pairs, {"a": key[0], "b": key[1], "n": 0})
+    with db.transaction() as t:
+        for key in keys[::2]:
+            t.delete(pairs, key)
+        for number, key in enumerate(keys[1::2]):
+            t.update(pairs, key, n=number)
+    with db.transaction() as t:
+        assert t.query(select(func.count(), func.max(pairs.c.n))) == [(200, 199)]
+
+
+# -- two database objects on one server: "another process" ---------------------------------
+
+
+def two(where: Place) -> tuple[adb.Database, adb.Database, Table, Table]:
+    if where.is_memory:
+        pytest.skip("memory belongs to one process")
+    one, other = where.open(retries_max=0), where.open(retries_max=0)
+    tables = [
+        Table("rows", db.metadata, Column("id", Integer, primary_key=True), Column("v", Integer))
+        for db in (one, other)
+    ]
+    one.create_all()
+    return one, other, tables[0], tables[1]
+
+
+def test_insert_of_a_key_that_another_process_inserted_is_a_conflict(where: Place) -> None:
+    one, other, mine, yours = two(where)
+    with pytest.raises(SerializationConflict, match="retry"), one.transaction() as t:
+        t.insert(mine, {"id": 1, "v": 1})
+        with other.transaction() as u:
+            u.insert(yours, {"id": 1, "v": 2})
+    with one.transaction() as t:
+        assert t.get(mine, 1) == {"id": 1, "v": 2}
+
+
+def test_absence_that_another_process_ended_is_a_conflict(where: Place) -> None:
+    one, other, mine, yours = two(where)
+    with pytest.raises(SerializationConflict, match=r"\(1,\)"), one.transaction() as t:
+        assert t.get(mine, 1) is None
+        t.insert(mine, {"id": 2, "v": 1})
+        with other.transaction() as u:
+            u.insert(yours, {"id": 1, "v": 2})
+    with one.transaction() as t:
+        assert t.query(select(mine)) == [(1, 2)]
+
+
+def test_counter_in_two_processes_loses_nothing(where: Place) -> None:
+    if where.is_memory:
+        pytest.skip("memory belongs to one process")
+    one, other = where.open(retries_max=50), where.open(retries_max=50)
+    tables = {
+        db: Table("rows", db.metadata, Column("id", Integer, primary_key=True), Column("v", Integer))
+        for db in (one, other)
+    }
+    one.create_all()
+    with one.transaction() as t:
+        t.insert(tables[one], {"id": 1, "v": 0})
+
+    def count(db: adb.Database) -> None:
+        def work(t: adb.Transaction) -> None:
+            row = t.get(tables[db], 1, for_update=True)
+            assert row is not None
+            t.update(tables[db], 1, v=row["v"] + 1)
+
+        for _ in range(25):
+            db.run(work)
+
+    threads = [in_thread(count, db) for db in (one, other) for _ in range(2)]
+    for thread in threads:
+        thread.result(15)
+    with other.transaction() as t:
+        assert t.get(tables[other], 1) == {"id": 1, "v": 100}
+
+
+def test_scan_keeps_another_process_from_inserting(where: Place) -> None:
+    one, other, mine, yours = two(where)
+    with one.transaction() as t:
+        assert t.query(select(func.count()).select_from(mine)) == [(0,)]
+        inserter = in_thread(other.run, lambda u: u.insert(yours, {"id": 1}))
+        with pytest.raises(TimeoutError):
+            inserter.result(0.2)
+        assert t.query(select(func.count()).select_from(mine)) == [(0,)]
+    inserter.result(5)
