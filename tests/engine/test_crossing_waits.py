@@ -1,0 +1,104 @@
+"""Waits that cross from local locks to the store must not stall a process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from sqlalchemy import Column, ForeignKey, Integer, Table, select
+
+import activedb as adb
+from activedb.errors import LockTimeout, SerializationConflict
+from tests.databases import in_thread, lock_waits, until
+from tests.engine.ledger import declare, event, open_ledger
+
+if TYPE_CHECKING:
+    from activedb import Occurrence, Transaction
+    from tests.databases import Place
+
+pytestmark = pytest.mark.timeout(30)
+
+
+def test_batch_checked_event_by_event_does_not_stall_beside_a_reader(where: Place) -> None:
+    """Once a row was refused, the batch is checked by the server, event by event.
+
+    The reader holds row 1, the batch has rows at the server and wants row 1; then the reader
+    wants another row. Neither is waiting for the other in vain.
+    """
+    ledger = open_ledger(where.open(lock_timeout_ms=3_000), {1: 10, 2: 20})
+    tries: list[int] = []
+    reader_has_row, batch_waits = threading.Event(), threading.Event()
+
+    @ledger.db.rule(on=adb.event("A"))
+    def rule(t: Transaction, o: Occurrence) -> None:
+        n = o.params["n"]
+        t.insert(ledger.facts, {"name": f"f{n}", "value": min(n, 2)})  # the third one is refused
+        if n == 1:
+            tries.append(n)
+        if n == 3 and len(tries) == 2:
+            reader = in_thread(read)
+            readers.append(reader)
+            assert reader_has_row.wait(5)
+            waits = lock_waits(ledger.db)
+            in_thread(lambda: (until(lambda: lock_waits(ledger.db) > waits), batch_waits.set()))
+            t.update(ledger.accounts, 1, balance=0)
+
+    def read() -> object:
+        with ledger.db.transaction() as t:
+            t.get(ledger.accounts, 1)
+            reader_has_row.set()
+            assert batch_waits.wait(8)
+            return t.get(ledger.accounts, 2)
+
+    readers: list[object] = []
+    stream = declare(ledger.db)
+    began = time.monotonic()
+    feeder = in_thread(
+        ledger.db.feed, stream, [event("A", n, n=n) for n in (1, 2, 3)]
+    )
+    feeder.result(8)
+    assert readers[0].result(5) == {"id": 2, "balance": 20}  # type: ignore[attr-defined]
+    assert time.monotonic() - began < 2.5
+
+
+def test_flush_that_waits_for_a_parent_row_does_not_stall(where: Place) -> None:
+    """A foreign key is checked by the server, on a row of which the writer has no lock here.
+
+    One has changed the parent; the other flushes a child of it and waits at the server, while
+    the first waits here to scan the children. It has to end by an error that is retried.
+    """
+    db = where.open(lock_timeout_ms=1_000)
+    parents = Table(
+        "parents", db.metadata, Column("id", Integer, primary_key=True), Column("x", Integer)
+    )
+    children = Table(
+        "children",
+        db.metadata,
+        Column("id", Integer, primary_key=True),
+        Column("parent", ForeignKey("parents.id")),
+    )
+    db.create_all()
+    db.run(lambda t: t.insert(parents, {"id": 1, "x": 0}))
+    changed = threading.Event()
+
+    def change_and_scan(t: Transaction) -> int:
+        t.update(parents, 1, x=1)
+        changed.set()
+        until(lambda: writer.done() or lock_is_taken())
+        return len(t.query(select(children)))
+
+    def lock_is_taken() -> bool:
+        return "children/(1,): held" in db._forest.locks.dump()
+
+    def write() -> None:
+        assert changed.wait(5)
+        db.run(lambda t: t.insert(children, {"id": 1, "parent": 1}))
+
+    writer = in_thread(write)
+    scanner = in_thread(db.run, change_and_scan)
+    for worker in (scanner, writer):
+        assert not isinstance(worker.exception(10), LockTimeout | SerializationConflict)
+        worker.result(0)
+    assert db.row_counts() == {"children": 1, "parents": 1}

@@ -1,0 +1,104 @@
+"""Rows of a batch: admitted, late, or refused with a reason."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow
+import pytest
+
+from activedb.events import Occurrence
+from activedb.streams import Arrival, AtomicBatch, Files, Stream, of_batch, of_occurrences
+
+STREAM = Stream(
+    "doors",
+    source=Files(format="csv"),
+    type="kind",
+    timestamp="at",
+    types={"OPEN": ("door",), "SHUT": ()},
+)
+
+
+def batch(**columns: list[Any]) -> AtomicBatch:
+    rows = len(next(iter(columns.values())))
+    table = pyarrow.table(
+        {
+            "event_type": pyarrow.array(columns.get("kind", ["OPEN"] * rows), pyarrow.string()),
+            "event_time_us": pyarrow.array(columns.get("us", [0] * rows), pyarrow.int64()),
+            "event_id": pyarrow.array(columns.get("id", [None] * rows), pyarrow.string()),
+            "p_door": pyarrow.array(columns.get("door", ["front"] * rows), pyarrow.string()),
+            "raw": pyarrow.array(columns.get("raw", [None] * rows), pyarrow.string()),
+        }
+    )
+    return AtomicBatch("doors", "q", 4, table, None)
+
+
+def test_batch_good_rows_are_admitted_with_exact_times_and_identity() -> None:
+    us = 1_366_000_000_123_457
+    arrivals = of_batch(STREAM, batch(us=[us, us - 1], id=["b", None]), None)
+    assert [
+        (a.occurrence.us, a.occurrence.id, a.batch_id, a.position) for a in arrivals.admitted
+    ] == [
+        (us, "b", 4, 0),
+        (us - 1, None, 4, 1),
+    ]
+    assert arrivals.admitted[0].occurrence.timestamp == datetime(1970, 1, 1, tzinfo=UTC) + (
+        timedelta(microseconds=us)
+    )
+    assert dict(arrivals.admitted[0].occurrence.params) == {"door": "front"}
+    assert not arrivals.late
+    assert not arrivals.refused
+
+
+def test_batch_rows_before_the_punctuation_are_late_and_at_it_are_not() -> None:
+    arrivals = of_batch(STREAM, batch(us=[9, 10, 11]), 10)
+    assert [a.position for a in arrivals.late] == [0]
+    assert [a.position for a in arrivals.admitted] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"kind": ["KNOCK"]}, "unknown event type 'KNOCK'; stream doors has OPEN, SHUT"),
+        ({"kind": [None]}, "unknown event type None"),
+        ({"door": [None]}, "event OPEN lacks door"),
+        ({"us": [None]}, "timestamp"),
+        ({"id": ["a\0b"]}, "id"),
+    ],
+)
+def test_batch_bad_row_is_refused_with_its_reason_and_text(
+    row: dict[str, Any], reason: str
+) -> None:
+    (refused,) = of_batch(STREAM, batch(**row, raw=['{"door": "?"}']), None).refused
+    assert reason in str(refused.error)
+    assert refused.position == 0
+    assert refused.payload == {"raw": '{"door": "?"}'}
+
+
+def test_occurrences_are_sorted_the_same_way() -> None:
+    events = [
+        Occurrence("OPEN", 3, {"door": "a"}),
+        Occurrence("OPEN", 1, {"door": "a"}),
+        Occurrence("OPEN", 4),
+        Occurrence("SHUT", 5, {"seen": object()}),
+        Occurrence("SHUT", 6),
+    ]
+    arrivals = of_occurrences(STREAM, events, 7, 2_000_000)
+    assert [a.position for a in arrivals.admitted] == [0, 4]
+    assert [a.position for a in arrivals.late] == [1]
+    assert [(r.position, type(r.error).__name__) for r in arrivals.refused] == [
+        (2, "BadEvent"),
+        (3, "BadEvent"),
+    ]
+
+
+def test_arrival_restored_from_its_record_is_the_same_event() -> None:
+    when = datetime(2013, 4, 15, 18, 49, 0, 123457, tzinfo=UTC)
+    params = {"n": 2**70, "x": 1e20, "text": "ü", "at": when, "none": None, "list": [1, "a"]}
+    before = Arrival(Occurrence("OPEN", when, params, id="7"), 3, 9)
+    after = Arrival.restore(before.record())
+    assert after.order == before.order
+    assert after.occurrence.timestamp == when
+    assert dict(after.occurrence.params) == params
+    assert after.occurrence.name == "OPEN"

@@ -1,0 +1,33 @@
+"""The README's Python runs as it stands."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).resolve().parents[1] / "README.md"
+BLOCKS = re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), re.M | re.S)
+
+
+def test_readme_has_python() -> None:
+    assert BLOCKS
+
+
+@pytest.mark.parametrize("number", range(len(BLOCKS)))
+def test_readme_python_block_runs(number: int, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", BLOCKS[number]],
+        cwd=tmp_path,
+        env={**os.environ, "ACTIVEDB_URL": "memory://"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
