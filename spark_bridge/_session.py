@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from activedb.errors import ConfigurationError, FeedFailed
+from spark_bridge._failures import take_down
 from spark_bridge._java import check_tools
 
 if TYPE_CHECKING:
@@ -99,7 +100,11 @@ def _start(stack: ExitStack) -> SparkSession:
     stack.enter_context(_quiet_py4j())
     with _environment(), _own_interrupt_handler():
         _launch_jvm(stack, conf, folder / "jvm.log")
-        spark = SparkSession(SparkContext(conf=conf))
+        try:
+            spark = SparkSession(SparkContext(conf=conf))
+        except Exception as error:
+            summary, failure = take_down(error)
+            raise FeedFailed(f"Spark did not start: {summary}") from failure
     stack.callback(_stop, spark)
     return spark
 

@@ -218,9 +218,9 @@ def test_event_whose_id_the_server_cannot_keep_is_dropped_alone(ledger: Ledger) 
 @pytest.mark.parametrize("coupling", ["immediate", "deferred"])
 def test_rule_that_fails_alone_keeps_the_event(ledger: Ledger, coupling: str) -> None:
     follow(ledger, "A")
-    ledger.db.rule(
-        on=adb.event("A"), on_abort="rule", coupling=coupling, name="bad", priority=-1
-    )(lambda t, o: 1 / 0)
+    ledger.db.rule(on=adb.event("A"), on_abort="rule", coupling=coupling, name="bad", priority=-1)(
+        lambda t, o: 1 / 0
+    )
     stream = declare(ledger.db)
     ledger.db.feed(stream, [event("A", n, n=n) for n in (1, 2)])
     assert ledger.lines() == ["A1", "A2"]
@@ -299,7 +299,9 @@ def test_parts_give_the_same_result_as_one_big_batch(where: Place, batch_events_
         assert row is not None
         t.update(ledger.accounts, 1, balance=row["balance"] * 2 + o.params["n"])
 
-    @ledger.db.rule(on=adb.seq(adb.event("A", alias="x"), ~adb.event("B"), adb.event("C")).within(3))
+    @ledger.db.rule(
+        on=adb.seq(adb.event("A", alias="x"), ~adb.event("B"), adb.event("C")).within(3)
+    )
     def pattern(t: Transaction, o: Occurrence) -> None:
         ledger.write(t, f"{o.parts['x'].params['n']} {o.parts['C'].params['n']}")
 
@@ -307,7 +309,8 @@ def test_parts_give_the_same_result_as_one_big_batch(where: Place, batch_events_
     times = [1, 2, 2, 2, 3, 4, 5, 6, 7, 7, 8]
     kinds = "AACABCAACAC"
     events = [
-        event(kind, time, str(n), n=n) for n, (kind, time) in enumerate(zip(kinds, times, strict=True))
+        event(kind, time, str(n), n=n)
+        for n, (kind, time) in enumerate(zip(kinds, times, strict=True))
     ]
     ledger.db.feed(stream, events[::-1], punctuation=at(7))
     ledger.db.feed(stream, [])
@@ -317,7 +320,11 @@ def test_parts_give_the_same_result_as_one_big_batch(where: Place, batch_events_
             balance = balance * 2 + n
     assert ledger.balances() == {1: balance}
     assert ledger.lines() == ["0 2", "6 8", "7 8", "6 10", "7 10", "9 10"] or ledger.lines() == [
-        "0 2", "6 8", "7 8", "7 10", "9 10"
+        "0 2",
+        "6 8",
+        "7 8",
+        "7 10",
+        "9 10",
     ]
     run = ledger.db.stream_run(stream)
     assert run.totals() == {"events": len(events), "late": 0, "dead": 0}

@@ -27,7 +27,9 @@ SLOW = settings(QUICK, max_examples=12 * SCALE)
 WINDOW_S = 6
 
 EVENTS = st.lists(
-    st.tuples(st.sampled_from("AABCX"), st.integers(0, 20), st.integers(1, 2), st.sampled_from("pq")),
+    st.tuples(
+        st.sampled_from("AABCX"), st.integers(0, 20), st.integers(1, 2), st.sampled_from("pq")
+    ),
     max_size=24,
 )
 Plan = list[tuple[list[int], int]]
@@ -81,9 +83,7 @@ def replay(events: list[Occurrence]) -> tuple[dict[int, int], list[str], int]:
                     continue
                 if not a.us < o.us <= a.us + WINDOW_S * 1_000_000:
                     continue
-                if any(
-                    b.name == "B" and b.params["k"] == k and a.us < b.us < o.us for b in past
-                ):
+                if any(b.name == "B" and b.params["k"] == k and a.us < b.us < o.us for b in past):
                     continue
                 matches.append(f"{a.params['n']}-{n}")
                 balances[k] += 1_000

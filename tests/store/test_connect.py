@@ -110,7 +110,9 @@ def test_connect_from_many_threads_at_once_migrates_once(database_url: str) -> N
 
 
 def test_connect_to_different_places_from_many_threads_migrates_each(database_url: str) -> None:
-    threads = [in_thread(lambda n=n: adb.connect(database_url, db_schema=f"s{n}")) for n in range(6)]
+    threads = [
+        in_thread(lambda n=n: adb.connect(database_url, db_schema=f"s{n}")) for n in range(6)
+    ]
     databases = [thread.result(20) for thread in threads]
     for db in databases:
         run = db.stream_run(db.stream("s", type="k", timestamp="t", types={"A": ()}))

@@ -24,11 +24,15 @@ def described(engine: Engine) -> dict[str, object]:
     look = inspect(engine)
     return {
         name: (
-            [(c["name"], str(c["type"]), c["nullable"], c["default"]) for c in look.get_columns(name)],
+            [
+                (c["name"], str(c["type"]), c["nullable"], c["default"])
+                for c in look.get_columns(name)
+            ],
             look.get_pk_constraint(name)["constrained_columns"],
             sorted((str(i["name"]), tuple(i["column_names"])) for i in look.get_indexes(name)),
             sorted(
-                (str(u["name"]), tuple(u["column_names"])) for u in look.get_unique_constraints(name)
+                (str(u["name"]), tuple(u["column_names"]))
+                for u in look.get_unique_constraints(name)
             ),
             look.get_foreign_keys(name),
             look.get_check_constraints(name),

@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, aliased, mapped_column
 
-from tests.databases import Place, place
+from tests.databases import place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,18 +68,20 @@ def declare(db: adb.Database) -> tuple[Table, Table, Table]:
 def queries(people: Table, pay: Table, odd: Table) -> dict[str, Any]:
     boss = people.alias("boss")
     totals = (
-        select(pay.c.person, func.sum(pay.c.amount).label("total")).group_by(pay.c.person).subquery()
+        select(pay.c.person, func.sum(pay.c.amount).label("total"))
+        .group_by(pay.c.person)
+        .subquery()
     )
     rich = select(pay.c.person).where(pay.c.amount > 15).cte("rich")
-    chain = select(people.c.id, literal(0).label("depth")).where(people.c.boss.is_(None)).cte(
-        "chain", recursive=True
+    chain = (
+        select(people.c.id, literal(0).label("depth"))
+        .where(people.c.boss.is_(None))
+        .cte("chain", recursive=True)
     )
     chain = chain.union_all(
         select(people.c.id, chain.c.depth + 1).join(chain, people.c.boss == chain.c.id)
     )
-    newest = (
-        select(func.max(pay.c.year)).where(pay.c.person == people.c.id).scalar_subquery()
-    )
+    newest = select(func.max(pay.c.year)).where(pay.c.person == people.c.id).scalar_subquery()
     return {
         "all": select(people),
         "columns": select(people.c.name, people.c.id + 100),
@@ -112,9 +114,9 @@ def queries(people: Table, pay: Table, odd: Table) -> dict[str, Any]:
         "window": select(
             pay.c.person, func.rank().over(partition_by=pay.c.year, order_by=pay.c.amount.desc())
         ),
-        "derived table of a union": select(
-            func.count()
-        ).select_from(union_all(select(people.c.id), select(pay.c.person)).subquery()),
+        "derived table of a union": select(func.count()).select_from(
+            union_all(select(people.c.id), select(pay.c.person)).subquery()
+        ),
         "order and limit": select(people.c.id).order_by(people.c.id.desc()).limit(2),
         "odd names": select(odd).where(odd.c["from"] != "x"),
         "constant": select(literal(1)),
@@ -156,9 +158,8 @@ def test_query_over_the_sphere_equals_the_query_after_the_commit(db: adb.Databas
     with db.transaction() as t:
         assert {name: sorted(map(repr, t.query(q))) for name, q in named.items()} == first
         change(t, *tables)
-        with t.subtransaction() as s:
-            with s.subtransaction() as r:
-                sphere = {name: sorted(map(repr, r.query(q))) for name, q in named.items()}
+        with t.subtransaction() as s, s.subtransaction() as r:
+            sphere = {name: sorted(map(repr, r.query(q))) for name, q in named.items()}
     with db.transaction() as t:
         after = {name: sorted(map(repr, t.query(q))) for name, q in named.items()}
     assert sphere == after
@@ -186,9 +187,9 @@ def test_query_through_mapped_classes_sees_the_sphere(db: adb.Database) -> None:
             (1, "ann"),
             (2, "bob"),
         ]
-        assert t.query(
-            select(Person.called, other.called).join(other, Person.id < other.id)
-        ) == [("ann", "bob")]
+        assert t.query(select(Person.called, other.called).join(other, Person.id < other.id)) == [
+            ("ann", "bob")
+        ]
         t.delete(Person, 1)
         assert t.query(select(Person.called)) == [("bob",)]
 
@@ -209,5 +210,4 @@ def test_query_with_many_dirty_rows_is_right(db: adb.Database) -> None:
         assert t.query(select(func.count(), func.max(people.c.id))) == [(400, 399)]
         for key in range(0, 400, 2):
             t.delete(people, key)
-        assert t.query(select(func.count())
-            .select_from(people)) == [(200,)]
+        assert t.query(select(func.count()).select_from(people)) == [(200,)]

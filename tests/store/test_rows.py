@@ -132,7 +132,10 @@ def test_defaults_are_filled_in_at_the_insert(db: adb.Database) -> None:
         assert t.get(table, 1) == row
         second = t.insert(table, {"scalar": 1, "called": None, "server": "x"})
         assert (second["id"], second["scalar"], second["called"], second["server"]) == (
-            2, 1, None, "x",
+            2,
+            1,
+            None,
+            "x",
         )
     with db.transaction() as t:
         assert t.get_many(table, [1, 2]) == {1: row, 2: second}
@@ -143,9 +146,7 @@ def test_numbers_are_never_given_twice(db: adb.Database) -> None:
     db.create_all()
 
     def insert_some() -> list[int]:
-        return [
-            int(db.run(lambda t: t.insert(table, {"x": 0}))["id"]) for _ in range(5)
-        ]
+        return [int(db.run(lambda t: t.insert(table, {"x": 0}))["id"]) for _ in range(5)]
 
     threads = [in_thread(insert_some) for _ in range(4)]
     numbers = [n for thread in threads for n in thread.result(10)]
@@ -363,7 +364,9 @@ def test_counter_in_two_processes_loses_nothing(where: Place) -> None:
         pytest.skip("memory belongs to one process")
     one, other = where.open(retries_max=50), where.open(retries_max=50)
     tables = {
-        db: Table("rows", db.metadata, Column("id", Integer, primary_key=True), Column("v", Integer))
+        db: Table(
+            "rows", db.metadata, Column("id", Integer, primary_key=True), Column("v", Integer)
+        )
         for db in (one, other)
     }
     one.create_all()

@@ -166,7 +166,9 @@ def real(step: Any, t: Transaction, table: Table, seen: list[Any]) -> None:
                 change = sql_update(table).where(c.n >= (number or 0)).values(n=c.n + 1)
                 seen.append(t.execute(change))
             case "delete where":
-                seen.append(t.execute(delete(table).where(c.n == number)) if number is not None else 0)
+                seen.append(
+                    t.execute(delete(table).where(c.n == number)) if number is not None else 0
+                )
             case "copy":
                 rows_there = {(r.a, r.b) for r in t.query(select(c.a, c.b))}
                 if any((a + 10, b) in rows_there for a, b in rows_there if a < 3):
