@@ -33,6 +33,12 @@ def read_punctuation_us(checkpoint: Path, batch_id: int) -> int | None:
     return watermark_ms * 1000 if watermark_ms > 0 else None
 
 
+def next_batch_id(checkpoint: Path) -> int:
+    """Return the id of the micro-batch after the last one that Spark counts as processed."""
+    done = [int(path.name) for path in (checkpoint / "commits").glob("[0-9]*")]
+    return max(done, default=-1) + 1
+
+
 def has_read_file(checkpoint: Path, name: str) -> bool:
     """Whether a file of this name is part of any micro-batch so far. O(files read)."""
     # One line of JSON per file, in one log per micro-batch; every tenth holds all before it.

@@ -6,7 +6,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from activedb.errors import ConfigurationError, DefinitionError, FeedFailed
-from spark_bridge._checkpoint import read_query_id
+from spark_bridge._checkpoint import next_batch_id, read_query_id
 from spark_bridge._file_queue import FileQueue
 from spark_bridge._java import check_tools
 from spark_bridge._run import Run
@@ -77,6 +77,11 @@ class SparkFeed:
             return read_query_id(self._checkpoint)
         except FileNotFoundError:
             return None
+
+    @property
+    def next_batch_id(self) -> int:
+        """The micro-batch that the next run begins with; 0 before the first run."""
+        return next_batch_id(self._checkpoint)
 
     def stop(self) -> None:
         """Make :meth:`run` return after the files at hand. Callable from any thread."""

@@ -12,8 +12,8 @@ from activedb.errors import ConfigurationError, JavaNotFound
 
 JAVA_VERSION_MIN = 17
 _ADVICE = (
-    "install one (Debian/Ubuntu: sudo apt install openjdk-17-jre-headless; "
-    "macOS: brew install --cask temurin) or set JAVA_HOME to one"
+    "install one (Debian/Ubuntu: apt-get install openjdk-17-jdk-headless; "
+    "macOS: brew install openjdk@17) or set JAVA_HOME to one"
 )
 
 

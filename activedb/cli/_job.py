@@ -75,6 +75,7 @@ def feed_stream(
     run.fail_fast = fail_fast
     before = run.totals()
     feed = _feed_class()(stream, input, checkpoint, follow=follow)
+    run.check_continues(feed.query_id, feed.next_batch_id)
     with reporter.working("starting Spark"):
         began = time.monotonic()
         recovered = db.recover()

@@ -83,7 +83,7 @@ class StreamRun:
         CheckpointMismatch
             If the batch does not continue what the ledger holds.
         """
-        self._check_continues(batch.query_id, batch.batch_id)
+        self.check_continues(batch.query_id, batch.batch_id)
         self._apply(
             batch.query_id,
             batch.batch_id,
@@ -324,14 +324,29 @@ class StreamRun:
                 self._triggering.absorb(arrival.occurrence)
         self._buffer.add(waiting)
 
-    def _check_continues(self, query_id: str, batch_id: int) -> None:
+    def check_continues(self, query_id: str | None, batch_id: int) -> None:
+        """Check that a feed which goes on with this batch continues what the ledger holds.
+
+        Parameters
+        ----------
+        query_id : str or None
+            The feed's query; None for one that has not begun.
+        batch_id : int
+            The batch it goes on with.
+
+        Raises
+        ------
+        CheckpointMismatch
+            If events would be processed twice, or not at all.
+        """
         last = self._last
         name = self.stream.name
         if last is not None and last.query_id != query_id:
             raise CheckpointMismatch(
-                f"stream {name} was fed by query {last.query_id} so far, and this is query "
-                f"{query_id}: its checkpoint is new or another one. Use the old checkpoint, or "
-                f"start over with an empty database"
+                f"stream {name} was fed by query {last.query_id} so far, and this is "
+                f"{'a new query' if query_id is None else f'query {query_id}'}: its checkpoint is "
+                f"new, or another one. Use the old checkpoint, or start over with an empty "
+                f"database"
             )
         if last is not None and batch_id > last.batch_id + 1:
             raise CheckpointMismatch(

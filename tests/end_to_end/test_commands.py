@@ -18,7 +18,7 @@ from sqlalchemy.exc import ProgrammingError
 
 from tests.end_to_end.commands import ACTIVEDB, REPOSITORY, activedb, figures
 from tests.examples.replay_trading import read_bars, replay
-from tests.servers import temporary_folder
+from tests.servers import fresh_database, temporary_folder
 
 TRADING = REPOSITORY / "examples" / "trading.py"
 
@@ -190,6 +190,25 @@ def test_run_bad_events_become_dead_letters_with_reasons_and_the_run_goes_on(
     assert "timestamp" in reasons[2]
     assert "the cellar is closed" in reasons[3]
     assert "doors" in reasons[4]
+
+
+@pytest.mark.spark
+def test_run_checkpoint_and_database_that_do_not_belong_together_are_refused(
+    job: Path, database_url: str, postgres_url: str
+) -> None:
+    visits = job.parent / "visits"
+    first = activedb("run", job, "--input", visits, folder=job.parent, url=database_url)
+    assert first.returncode == 0, first.stderr
+    before = rows(database_url, "SELECT * FROM doors ORDER BY name")
+    other = ("--checkpoint", job.parent / "other")
+    lost = activedb("run", job, "--input", visits, *other, folder=job.parent, url=database_url)
+    assert lost.returncode == 2
+    assert "this is a new query" in one_line(lost)
+    assert rows(database_url, "SELECT * FROM doors ORDER BY name") == before
+    with fresh_database(postgres_url) as empty:
+        wiped = activedb("run", job, "--input", visits, folder=job.parent, url=empty)
+        assert wiped.returncode == 2
+        assert "seen none of its batches" in one_line(wiped)
 
 
 @pytest.mark.spark

@@ -1,7 +1,8 @@
-"""Immediate and deferred rules: when they run, in which order, and what their failure takes along."""
+"""Immediate and deferred rules: when they run, in which order, what their failure takes along."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import TYPE_CHECKING
 
@@ -243,10 +244,12 @@ def test_failing_rule_takes_the_triggering_transaction_along(ledger: Ledger) -> 
     def refuse(t: Transaction, o: Occurrence) -> None:
         raise ValueError("never")
 
+    def work(t: Transaction) -> None:
+        t.insert(ledger.accounts, {"id": 3})
+        t.update(ledger.accounts, 1, balance=0)
+
     with pytest.raises(RuleFailed, match="rule refuse failed: never") as caught:
-        with ledger.db.transaction() as t:
-            t.insert(ledger.accounts, {"id": 3})
-            t.update(ledger.accounts, 1, balance=0)
+        ledger.db.run(work)
     assert caught.value.rule == "refuse"
     assert isinstance(caught.value.__cause__, ValueError)
     assert ledger.balances() == {1: 10, 2: 20}
@@ -274,11 +277,12 @@ def test_failure_that_the_triggering_code_swallows_aborts_it_all_the_same(ledger
     def refuse(t: Transaction, o: Occurrence) -> None:
         raise ValueError("never")
 
-    with pytest.raises(RuleFailed), ledger.db.transaction() as t:
-        try:
-            t.update(ledger.accounts, 1, balance=0)
-        except RuleFailed:
-            pass
+    with (
+        pytest.raises(RuleFailed),
+        ledger.db.transaction() as t,
+        contextlib.suppress(RuleFailed),
+    ):
+        t.update(ledger.accounts, 1, balance=0)
     assert ledger.balances() == {1: 10, 2: 20}
 
 
@@ -345,10 +349,13 @@ def test_mutual_deferred_triggering_ends_in_an_error_that_names_the_rules(where:
     ledger.db.rule(on=adb.event("PONG"), coupling="deferred", name="to_ping")(
         lambda t, o: ledger.db.signal("PING")
     )
+
+    def work(t: Transaction) -> None:
+        t.update(ledger.accounts, 1, balance=0)
+        ledger.db.signal("PING")
+
     with pytest.raises(CycleLimitExceeded, match=r"more than 10 deferred cycles.*to_p.ng"):
-        with ledger.db.transaction() as t:
-            t.update(ledger.accounts, 1, balance=0)
-            ledger.db.signal("PING")
+        ledger.db.run(work)
     assert ledger.balances() == {1: 10}
 
 

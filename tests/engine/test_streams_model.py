@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import hypothesis.strategies as st
@@ -46,10 +47,7 @@ def plans(draw: st.DrawFn) -> tuple[list[Occurrence], Plan, int, bool]:
     order = draw(st.permutations(range(len(events))))
     cuts = sorted(draw(st.lists(st.integers(0, len(events)), max_size=4)))
     bounds = [0, *cuts, len(events)]
-    plan = [
-        (list(order[low:high]), draw(st.integers(-1, 21)))
-        for low, high in zip(bounds, bounds[1:], strict=False)
-    ]
+    plan = [(list(order[low:high]), draw(st.integers(-1, 21))) for low, high in pairwise(bounds)]
     return events, plan, draw(st.sampled_from([1, 2, 5, 2_000])), draw(st.booleans())
 
 

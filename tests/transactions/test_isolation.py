@@ -244,6 +244,42 @@ def test_lock_wait_ends_in_a_timeout_as_set(where: Place) -> None:
     assert bank.committed() == {1: 11}
 
 
+def test_lock_timeouts_do_not_multiply_with_the_depth(where: Place) -> None:
+    """The last resort must end: tries at every level would make it 6 to the power of the depth."""
+    bank = open_bank(where.open(lock_timeout_ms=100), {1: 10})
+    holding, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with bank.db.transaction() as t:
+            t.update(bank.accounts, 1, balance=11)
+            holding.set()
+            assert release.wait(20)
+
+    def deeper(s: Transaction, depth: int) -> None:
+        if depth:
+            s.spawn(deeper, depth - 1).result()
+        else:
+            s.get(bank.accounts, 1)
+
+    holder = in_thread(hold)
+    assert holding.wait(5)
+    tries: list[int] = []
+
+    def work() -> None:
+        with bank.db.transaction() as t:
+            tries.append(1)
+            deeper(t, 3)
+
+    worker = in_thread(work)
+    try:
+        with pytest.raises(LockTimeout):
+            worker.result(2)
+    finally:
+        release.set()
+        holder.result(5)
+        worker.exception(10)
+
+
 def test_two_readers_of_absent_rows_and_scans_do_not_disturb_each_other(bank: Bank) -> None:
     """Both only read, so both must commit at the first try, without waiting."""
     both = threading.Barrier(2, timeout=5)

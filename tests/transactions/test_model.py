@@ -54,8 +54,18 @@ class Subtransaction:
 OPERATIONS = st.builds(
     Operation,
     st.sampled_from(
-        ["get", "get_many", "insert", "update", "delete", "query", "aggregate"]
-        + ["update where", "delete where", "copy"]
+        [
+            "get",
+            "get_many",
+            "insert",
+            "update",
+            "delete",
+            "query",
+            "aggregate",
+            "update where",
+            "delete where",
+            "copy",
+        ]
     ),
     KEYS,
     NUMBERS,

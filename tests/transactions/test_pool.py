@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import pytest
 
@@ -33,14 +34,19 @@ def test_pool_starts_no_more_threads_than_allowed() -> None:
 def test_pool_with_idle_threads_runs_as_many_tasks_at_once_as_it_may(count: int) -> None:
     """A thread that is being woken is not idle any more: the next task needs another one."""
     for _ in range(20):
-        pool = Pool(4)
-        pool.submit(lambda: None)
-        until(lambda p=pool: p._idle == 1 and not p._queue)
-        meeting = threading.Barrier(count, timeout=2)
-        tasks = [pool.submit(meeting.wait) for _ in range(count)]
-        until(lambda tasks=tasks: all(task._done.is_set() for task in tasks))
-        pool.close()
-        assert [task.error for task in tasks] == [None] * count
+        rendezvous(count)
+
+
+def rendezvous(count: int) -> None:
+    """Have tasks meet on a pool that has one idle thread."""
+    pool = Pool(4)
+    pool.submit(lambda: None)
+    until(lambda: pool._idle == 1 and not pool._queue)
+    meeting = threading.Barrier(count, timeout=2)
+    tasks = [pool.submit(meeting.wait) for _ in range(count)]
+    until(lambda: all(task._done.is_set() for task in tasks))
+    pool.close()
+    assert [task.error for task in tasks] == [None] * count
 
 
 def test_pool_waiter_runs_a_task_that_no_thread_has_taken() -> None:
@@ -58,7 +64,7 @@ def test_pool_task_runs_exactly_once_however_many_wait() -> None:
     pool = Pool(3)
     for _ in range(50):
         runs: list[int] = []
-        task = pool.submit(lambda runs=runs: runs.append(1))
+        task = pool.submit(partial(runs.append, 1))
         waiters = [in_thread(task.wait) for _ in range(4)]
         for waiter in waiters:
             waiter.result(5)
@@ -80,7 +86,7 @@ def test_pool_close_finishes_what_is_queued_and_refuses_more() -> None:
     pool = Pool(1)
     done: list[int] = []
     for number in range(10):
-        pool.submit(lambda n=number: done.append(n))
+        pool.submit(partial(done.append, number))
     pool.close()
     assert done == list(range(10))
     with pytest.raises(TransactionStateError, match="closed"):

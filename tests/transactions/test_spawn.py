@@ -184,12 +184,16 @@ def test_parent_waits_for_a_row_that_its_child_holds(bank: Bank) -> None:
         wrote.set()
         assert go_on.wait(5)
 
+    def let_go(waits: int) -> None:
+        until(lambda: lock_waits(bank.db) > waits)
+        go_on.set()
+
     def parent() -> None:
         waits = lock_waits(bank.db)
         with bank.db.transaction() as t:
             t.spawn(child)
             assert wrote.wait(5)
-            helper = in_thread(lambda: (until(lambda: lock_waits(bank.db) > waits), go_on.set()))
+            helper = in_thread(let_go, waits)
             row = t.get(bank.accounts, 1)
             helper.result(5)
             assert row is not None
