@@ -351,8 +351,8 @@ class StreamRun:
         if last is not None and batch_id > last.batch_id + 1:
             raise CheckpointMismatch(
                 f"stream {name}: the checkpoint is at batch {batch_id}, but this database stopped "
-                f"at batch {last.batch_id}. Use the database that belongs to the checkpoint, in its "
-                f"newest state"
+                f"at batch {last.batch_id}. Use the database that belongs to the checkpoint, as it "
+                f"was last"
             )
         if last is None and batch_id > 0:
             raise CheckpointMismatch(

@@ -8,7 +8,7 @@ from activedb.store._statements import StatementPlan, plan_write
 from activedb.store._store import Store
 from activedb.store._stream_journal import LedgerEntry, StreamJournal
 from activedb.store._tables import Key, Row, Tables, TableSpec, is_storable
-from activedb.store._write_set import Change
+from activedb.store._write_set import Change, Log
 
 __all__ = [
     "Change",
@@ -16,6 +16,7 @@ __all__ = [
     "Journal",
     "Key",
     "LedgerEntry",
+    "Log",
     "Row",
     "Session",
     "StatementPlan",

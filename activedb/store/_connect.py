@@ -60,7 +60,7 @@ def open_store(metadata: MetaData, settings: Settings, *, fresh: bool = False) -
 def _postgres_url(text: str) -> URL:
     try:
         url = make_url(text)
-    except ArgumentError:
+    except (ArgumentError, ValueError):
         url = None
     if url is None or url.get_backend_name() != "postgresql":
         raise InvalidURL(

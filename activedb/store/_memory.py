@@ -28,6 +28,7 @@ class MemoryStore(Store):
 
     schema = "main"
     has_arrays = False
+    is_shared = False
 
     def __init__(self, metadata: MetaData):
         engine = create_engine(
@@ -40,7 +41,7 @@ class MemoryStore(Store):
         self._free = threading.Condition()
         self._owner: _Turn | None = None
         self._numbers: dict[str, int] = {}
-        with self.short() as connection:
+        with engine.connect() as connection:  # outside a transaction, where it has an effect
             connection.exec_driver_sql("PRAGMA foreign_keys = ON")
 
     def migrate(self) -> None:

@@ -45,6 +45,7 @@ class PostgresStore(Store):
     """
 
     has_arrays = True
+    is_shared = True
 
     def __init__(
         self,

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from sqlalchemy import Connection, Executable, Select
 from sqlalchemy import Row as SQLRow
 
-from activedb.errors import SerializationConflict
+from activedb.errors import ConstraintViolation, SerializationConflict
 from activedb.store._faults import translated
 from activedb.store._overlay import overlaid
 from activedb.store._tables import Key, Row, TableSpec
-from activedb.store._write_set import Change, write
+from activedb.store._write_set import Change, Log, write, write_step_by_step
 
 if TYPE_CHECKING:
     from activedb.store._store import Store
@@ -39,6 +39,11 @@ class Session:
         self._store = store
         self._connection: Connection | None = None
         self._latch = latch
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other sessions can write while this one does."""
+        return self._store.is_shared
 
     def lock_rows(
         self, spec: TableSpec, keys: Sequence[Key], *, exclusive: bool
@@ -71,12 +76,11 @@ class Session:
         with self._latch, translated("run the query"):
             return list(self._open().execute(seen).all())
 
-    def default_of(self, spec: TableSpec, column: str) -> Any:
-        """Value of a column's default: a constant, a call, or what the server says."""
-        default = spec.defaults[column]
+    def value_of(self, default: Callable[[], Any] | Select[Any]) -> Any:
+        """Value of a column's default: what the call returns, or what the server says."""
         if not isinstance(default, Select):
             return default()
-        with self._latch, translated(f"compute the default of {spec.name}.{column}"):
+        with self._latch, translated("compute a default"):
             return self._open().scalar(default)
 
     def next_key(self, spec: TableSpec) -> int:
@@ -118,15 +122,53 @@ class Session:
                         f"as absent; retry the transaction"
                     )
 
-    def flush(self, changes: Iterable[Change], durable: Iterable[Durable] = ()) -> None:
-        """Write a write set and everything that must be durable with it; see `write`."""
+    def flush(self, changes: Sequence[Change], log: Log, durable: Iterable[Durable] = ()) -> None:
+        """Write a write set and everything that must be durable with it.
+
+        Parameters
+        ----------
+        changes : sequence of Change
+            Written set by set and in key order where that is possible; see `write`.
+        log : sequence of (TableSpec, key, row or None)
+            The steps that led to `changes`, for where it is not.
+
+        Raises
+        ------
+        ConstraintViolation, InvalidRow, SerializationConflict
+            When the server refuses a row.
+        """
         with self._latch:
             connection = self._open()
             self._store.begin_writing(connection, self._latch)
-            write(connection, changes, self._store.metadata)
+            self._write(connection, changes, log)
             for also in durable:
                 with translated("write what must be durable with the commit"):
                     also(connection)
+
+    def trial(self, changes: Sequence[Change], log: Log) -> None:
+        """Find out whether the server would accept `changes`, and undo them.
+
+        REQUIRES: nothing has been written yet. Raises as `flush` does.
+        """
+        with self._latch:
+            connection = self._open()
+            self._store.begin_writing(connection, self._latch)
+            try:
+                self._write(connection, changes, log)
+            finally:
+                self.close()
+
+    def _write(self, connection: Connection, changes: Sequence[Change], log: Log) -> None:
+        metadata = self._store.metadata
+        if len(changes) < 2 or not any(c.spec.depends_on_order for c in changes):
+            write(connection, changes, metadata)
+            return
+        try:
+            with self.savepoint():
+                write(connection, changes, metadata)
+        except ConstraintViolation:
+            # Refused, or only in the wrong order?
+            write_step_by_step(connection, changes, log, metadata)
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:

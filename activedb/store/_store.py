@@ -26,10 +26,13 @@ class Store(ABC):
         Schema in which unqualified tables lie.
     has_arrays : bool
         Whether one bound parameter can carry a whole column.
+    is_shared : bool
+        Whether sessions write at the same time, each on a connection of its own.
     """
 
     schema: str
     has_arrays: bool
+    is_shared: bool
 
     def __init__(self, engine: Engine, metadata: MetaData):
         self.engine = engine

@@ -13,12 +13,14 @@ from sqlalchemy import (
     Boolean,
     Column,
     DateTime,
+    Enum,
     Float,
     Integer,
     Numeric,
     Select,
     String,
     Table,
+    UniqueConstraint,
     bindparam,
     cast,
     inspect,
@@ -84,10 +86,14 @@ class TableSpec:
         Names of the primary key's columns, in column order.
     key_constraint : str
         Name of the primary key's constraint on the server.
+    depends_on_order : bool
+        Whether rows can stand in each other's way while they are written: foreign keys, unique
+        values.
     generated : str or None
         Name of the key column that the database numbers by itself.
-    defaults : dict
-        Column name to its default: a callable without arguments, or a SELECT for the server.
+    defaults, onupdates : dict
+        Column name to what an insert, or an update, that leaves the column out writes there: a
+        callable without arguments, or a SELECT for the server.
     shared_select, exclusive_select : sqlalchemy.Select
         Rows whose keys are bound to ``keys``, locked FOR SHARE or FOR UPDATE.
     """
@@ -104,12 +110,27 @@ class TableSpec:
         self.key_constraint = str(table.primary_key.name or f"{table.name}_pkey")
         self._columns: dict[str, Column[Any]] = {str(c.name): c for c in table.columns}
         self._types = {str(c.name): _python_types(c) for c in table.columns}
+        # Types of which the database returns one where it takes several.
+        self._normal: dict[str, type[Any]] = {
+            str(c.name): Decimal if c.type.asdecimal else float
+            for c in table.columns
+            if isinstance(c.type, Numeric | Float)
+        }
+        self.depends_on_order = bool(table.foreign_keys) or any(
+            isinstance(c, UniqueConstraint) for c in table.constraints
+        )
+        self._zoned = {
+            str(c.name) for c in table.columns if isinstance(c.type, DateTime) and c.type.timezone
+        }
         auto = table.autoincrement_column
         self.generated = str(auto.name) if auto is not None else None
         self.defaults = {
-            str(c.name): _default(c)
+            str(c.name): _default(c, c.default if c.default is not None else c.server_default)
             for c in table.columns
             if c.name != self.generated and (c.default is not None or c.server_default is not None)
+        }
+        self.onupdates = {
+            str(c.name): _default(c, c.onupdate) for c in table.columns if c.onupdate is not None
         }
         self._required = [str(c.name) for c in table.columns if not c.nullable]
         self.shared_select = self._select_by_key().with_for_update(read=True)
@@ -135,8 +156,9 @@ class TableSpec:
         for name, value in zip(self.key_columns, values, strict=True):
             if value is None:
                 raise InvalidRow(f"table {self.name}: key column {name} cannot be NULL")
-            self._check_type(name, value)
-        return values
+        return tuple(
+            [self._checked_value(n, v) for n, v in zip(self.key_columns, values, strict=True)]
+        )
 
     def key_of(self, row: Row) -> Key:
         """Key of a complete row."""
@@ -154,7 +176,7 @@ class TableSpec:
         InvalidRow
             On an unknown column.
         """
-        self._check(values)
+        self._checked(values)
         return [name for name in self.defaults if name not in values]
 
     def complete(self, values: Mapping[str, Any]) -> Row:
@@ -167,8 +189,8 @@ class TableSpec:
         InvalidRow
             On an unknown column, a wrong type or a missing value of a NOT NULL column.
         """
-        self._check(values)
-        row = MappingProxyType({name: values.get(name) for name in self._columns})
+        checked = self._checked(values)
+        row = MappingProxyType({name: checked.get(name) for name in self._columns})
         for name in self._required:
             if row[name] is None:
                 raise InvalidRow(f"table {self.name}: column {name} is NOT NULL; give it a value")
@@ -188,25 +210,27 @@ class TableSpec:
                     f"table {self.name}: an update cannot change key column {name}; "
                     f"delete the row and insert another"
                 )
-        self._check(values)
+        checked = self._checked(values)
         for name in self._required:
-            if name in values and values[name] is None:
+            if name in checked and checked[name] is None:
                 raise InvalidRow(f"table {self.name}: column {name} is NOT NULL; give it a value")
-        return MappingProxyType({**row, **values})
+        return MappingProxyType({**row, **checked})
 
-    def _check(self, values: Mapping[str, Any]) -> None:
+    def _checked(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        checked: dict[str, Any] = {}
         for name, value in values.items():
             if name not in self._columns:
                 raise InvalidRow(
                     f"table {self.name} has no column {name!r}; it has {', '.join(self._columns)}"
                 )
-            if value is not None:
-                self._check_type(name, value)
+            checked[name] = None if value is None else self._checked_value(name, value)
+        return checked
 
-    def _check_type(self, name: str, value: Any) -> None:
+    def _checked_value(self, name: str, value: Any) -> Any:
+        """`value` if the column takes it, as the type that the database would return."""
         wanted = self._types[name]
         if wanted is None:
-            return
+            return value
         if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
             raise InvalidRow(
                 f"table {self.name}: column {name} takes {self._columns[name].type!r}, "
@@ -217,6 +241,12 @@ class TableSpec:
                 f"table {self.name}: column {name} cannot keep {value!r}: NUL and halves of "
                 f"surrogate pairs are no text to a database"
             )
+        if isinstance(value, datetime.datetime) and value.tzinfo is None and name in self._zoned:
+            raise InvalidRow(
+                f"table {self.name}: column {name} is an instant; give {value!r} a time zone"
+            )
+        normal = self._normal.get(name)
+        return value if normal is None or type(value) is normal else normal(str(value))
 
     def _select_by_key(self) -> Select[Any]:
         keys: BindParameter[Any] = bindparam("keys", expanding=True)
@@ -254,6 +284,8 @@ def _plain_table(table: Any) -> Table:
 
 def _python_types(column: Column[Any]) -> type[Any] | tuple[type[Any], ...] | None:
     """Python types a column takes, or None where only the database can tell."""
+    if isinstance(column.type, Enum):
+        return None
     if type(column.type).__module__.startswith("sqlalchemy."):
         for sql_type, python_types in _CHECKED:
             if isinstance(column.type, sql_type):
@@ -261,13 +293,13 @@ def _python_types(column: Column[Any]) -> type[Any] | tuple[type[Any], ...] | No
     return None
 
 
-def _default(column: Column[Any]) -> Callable[[], Any] | Select[Any]:
+def _default(column: Column[Any], default: Any) -> Callable[[], Any] | Select[Any]:
     """A column's default as something to call, or as a SELECT where the server must tell."""
-    chosen: Any = column.default if column.default is not None else column.server_default
-    argument: Any = chosen.arg
-    if chosen is column.default and callable(argument):
-        return lambda: argument(None)
-    if chosen is column.default and not hasattr(argument, "compile"):
-        return lambda: argument
+    argument: Any = default.arg
+    if default is not column.server_default:
+        if callable(argument):
+            return lambda: argument(None)
+        if not hasattr(argument, "compile"):
+            return lambda: argument
     expression = literal(argument) if isinstance(argument, str) else argument
     return select(cast(expression, column.type))

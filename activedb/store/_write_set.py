@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 from sqlalchemy import Connection, MetaData, Update, and_, bindparam, delete, insert, tuple_, update
 
@@ -13,7 +13,10 @@ from activedb.errors import ConstraintViolation, SerializationConflict
 from activedb.store._faults import translated
 from activedb.store._tables import Key, Row, TableSpec
 
-__all__ = ["Change", "write"]
+__all__ = ["Change", "Log", "write", "write_step_by_step"]
+
+Log: TypeAlias = Sequence[tuple[TableSpec, Key, Row | None]]
+"""Versions in the order in which they were written; None is a tombstone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,20 @@ def write(connection: Connection, changes: Iterable[Change], metadata: MetaData)
     for name in order:
         _update(connection, tables[name])
         _insert(connection, tables[name])
+
+
+def write_step_by_step(
+    connection: Connection, changes: Iterable[Change], log: Log, metadata: MetaData
+) -> None:
+    """Write `changes` as `log` came to them, one row at a time.
+
+    Slower than `write`, but right wherever the steps were: a unique value handed from row to
+    row, rows that refer to rows of the same table.
+    """
+    now = {(change.spec, change.key): change.old for change in changes}
+    for spec, key, new in log:
+        write(connection, [Change(spec, key, now[spec, key], new)], metadata)
+        now[spec, key] = new
 
 
 def _sort_key(change: Change) -> tuple[str, ...]:

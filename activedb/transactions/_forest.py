@@ -102,7 +102,10 @@ class Forest:
             try:
                 return attempt()
             except (Deadlock, LockTimeout, SerializationConflict) as error:
-                spent = isinstance(error, Deadlock) and error.exhausted and within is not None
+                # Inside a hierarchy only a deadlock is worth another try: a lock that was not
+                # granted in time will not be, as long as the superiors keep what they have.
+                inside = within is not None
+                spent = inside and (not isinstance(error, Deadlock) or error.exhausted)
                 if spent or number >= tries or (within is not None and within.broken is not None):
                     if isinstance(error, Deadlock):
                         error.exhausted = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -14,8 +14,53 @@ from activedb.store import Change, Durable, Key, Row, Session, TableSpec
 
 __all__ = ["Hierarchy", "Run", "Workspace"]
 
-Workspace: TypeAlias = dict[TableSpec, dict[Key, Row | None]]
-"""Row versions of one transaction, per table; None is a tombstone."""
+Rows: TypeAlias = dict[TableSpec, dict[Key, Row | None]]
+"""Row versions per table; None is a tombstone."""
+
+
+@dataclass(slots=True)
+class Workspace:
+    """The row versions of one transaction.
+
+    Attributes
+    ----------
+    rows : dict
+        The newest version of each row it wrote.
+    log : list
+        All versions, in the order in which they were written.
+    """
+
+    rows: Rows = field(default_factory=dict)
+    log: list[tuple[TableSpec, Key, Row | None]] = field(default_factory=list)
+
+    def write(self, spec: TableSpec, key: Key, row: Row | None) -> None:
+        """Add a version."""
+        rows = self.rows.get(spec)
+        if rows is None:
+            rows = self.rows[spec] = {}
+        rows[key] = row
+        self.log.append((spec, key, row))
+
+    def take(self, child: Workspace) -> None:
+        """Add the versions of a child that commits. O(its versions)."""
+        for spec, rows in child.rows.items():
+            mine = self.rows.get(spec)
+            if mine is None:
+                self.rows[spec] = dict(rows)
+            else:
+                mine.update(rows)
+        self.log += child.log
+
+    def joined(self, child: Workspace) -> Workspace:
+        """A workspace with the versions of both."""
+        both = Workspace({spec: dict(rows) for spec, rows in self.rows.items()}, list(self.log))
+        both.take(child)
+        return both
+
+    def clear(self) -> None:
+        """Forget every version."""
+        self.rows.clear()
+        self.log.clear()
 
 
 @dataclass(slots=True)
@@ -112,7 +157,7 @@ class Hierarchy:
                     self.session.lock_table(spec)
                 self._locked_tables.add(spec)
 
-    def changes(self, workspace: Workspace) -> list[Change]:
+    def changes(self, workspace: Rows) -> list[Change]:
         """Write set of a workspace against the committed rows."""
         with self.latch:
             return [
@@ -131,7 +176,7 @@ class Hierarchy:
         before = {spec: dict(rows) for spec, rows in self.base.items()}
         tables, exclusive = set(self._locked_tables), set(self._exclusive)
         try:
-            with self.session.savepoint():
+            with self.session.savepoint() if self.session.is_shared else nullcontext():
                 yield
         except BaseException:
             with self.latch:
@@ -139,8 +184,12 @@ class Hierarchy:
                 self.broken = None
             raise
 
-    def check(self, workspace: Workspace) -> None:
-        """Have the server accept a workspace now; the accepted versions become the base.
+    def check(self, child: Workspace, above: Workspace) -> None:
+        """Have the server accept what a child of the top-level transaction wrote.
+
+        Where sessions write at the same time the versions are written now and become the base.
+        Otherwise they are only tried, on top of those the child's parent has, because a session
+        that has written keeps all others waiting.
 
         Raises
         ------
@@ -148,15 +197,19 @@ class Hierarchy:
             When the server refuses a row; see `undoing`.
         """
         with self.latch, self.breaking():
-            changes = self.changes(workspace)
+            if not self.session.is_shared:
+                both = above.joined(child)
+                self.session.trial(self.changes(both.rows), both.log)
+                return
+            changes = self.changes(child.rows)
             if changes:
-                self.session.flush(changes)
+                self.session.flush(changes, child.log)
             for change in changes:
                 self.base[change.spec][change.key] = change.new
-            workspace.clear()
+            child.clear()
 
-    def commit(self, workspace: Workspace) -> None:
-        """Write `workspace` and what is durable with it, and commit on the server.
+    def commit(self, versions: Workspace) -> None:
+        """Write `versions` and what is durable with it, and commit on the server.
 
         Raises
         ------
@@ -164,16 +217,16 @@ class Hierarchy:
             When the server refuses; nothing is written then.
         """
         with self.latch, self.breaking():
-            changes = self.changes(workspace)
-            absent = self._absent(workspace)
+            changes = self.changes(versions.rows)
+            absent = self._absent(versions.rows)
             new = {c.spec for c in changes if c.old is None and c.new is not None}
             self.session.guard_absence(absent, new)
             self.session.confirm_absent(absent)
             if changes or self.durable:
-                self.session.flush(changes, self.durable)
+                self.session.flush(changes, versions.log, self.durable)
             self.session.commit(lazily=self.run.lazily)
 
-    def _absent(self, workspace: Workspace) -> dict[TableSpec, list[Key]]:
+    def _absent(self, workspace: Rows) -> dict[TableSpec, list[Key]]:
         """Keys that were read as absent and have not been written, per table."""
         found = {
             spec: [k for k, row in rows.items() if row is None and k not in workspace.get(spec, ())]

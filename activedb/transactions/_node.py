@@ -67,7 +67,7 @@ class Node:
         self.rule = rule
         self.deferred = deferred
         self.state = State.ACTIVE
-        self.workspace: Workspace = {}
+        self.workspace = Workspace()
         self.label = label
         self._timestamp = timestamp
         self._spawned = 0
@@ -294,7 +294,7 @@ class Node:
                 self.hierarchy.commit(self.workspace)
             else:
                 if self.hierarchy.run.careful and self.parent.parent is None:
-                    self.hierarchy.check(self.workspace)
+                    self.hierarchy.check(self.workspace, self.parent.workspace)
                 self._delegate(self.parent)
         except BaseException:
             self._abort()
@@ -304,12 +304,7 @@ class Node:
     def _delegate(self, parent: Node) -> None:
         """Hand the workspace over to the parent, who is responsible for it from now on."""
         with self.hierarchy.latch:
-            for spec, rows in self.workspace.items():
-                mine = parent.workspace.get(spec)
-                if mine is None:
-                    parent.workspace[spec] = rows
-                else:
-                    mine.update(rows)
+            parent.workspace.take(self.workspace)
 
     def _abort(self) -> None:
         if self.state in (State.ABORTED, State.COMMITTED):
@@ -327,7 +322,7 @@ class Node:
 
     def _end(self, state: State) -> None:
         self.state = checked_move(self.state, state)
-        self.workspace = {}
+        self.workspace = Workspace()
         self.forest.end(self)  # type: ignore[arg-type]  # every node is a Transaction
 
     def _check_no_open_child(self) -> None:

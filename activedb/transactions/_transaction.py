@@ -60,10 +60,13 @@ class Transaction(Node):
         self._check_usable()
         spec = self.forest.tables.spec(table)
         given = dict(values)
-        for column in spec.missing_defaults(given):
-            given[column] = self.hierarchy.session.default_of(spec, column)
-        if spec.generated is not None and given.get(spec.generated) is None:
-            given[spec.generated] = self.hierarchy.session.next_key(spec)
+        missing = spec.missing_defaults(given)
+        session = self.hierarchy.session
+        with self.hierarchy.breaking():
+            for column in missing:
+                given[column] = session.value_of(spec.defaults[column])
+            if spec.generated is not None and given.get(spec.generated) is None:
+                given[spec.generated] = session.next_key(spec)
         row = spec.complete(given)
         key = spec.key_of(row)
         if self._read(spec, [key], Mode.X)[key] is not None:
@@ -80,6 +83,10 @@ class Transaction(Node):
         """
         spec = self.forest.tables.spec(table)
         key, old = self._existing(spec, key)
+        for column, default in spec.onupdates.items():
+            if column not in values:
+                with self.hierarchy.breaking():
+                    values[column] = self.hierarchy.session.value_of(default)
         new = spec.changed(old, values)
         self._write(spec, key, old, new)
         return new
@@ -132,7 +139,7 @@ class Transaction(Node):
         node: Transaction | None = self
         with self.hierarchy.latch:
             while node is not None:
-                for key, row in node.workspace.get(spec, {}).items():
+                for key, row in node.workspace.rows.get(spec, {}).items():
                     seen.setdefault(key, row)
                 node = node.parent
         return seen
@@ -153,7 +160,7 @@ class Transaction(Node):
     def _visible(self, spec: TableSpec, key: Key, base: Mapping[Key, Row | None]) -> Row | None:
         node: Transaction | None = self
         while node is not None:
-            rows = node.workspace.get(spec)
+            rows = node.workspace.rows.get(spec)
             if rows is not None:
                 row = rows.get(key, _ABSENT)
                 if row is not _ABSENT:
@@ -162,10 +169,7 @@ class Transaction(Node):
         return base[key]
 
     def _write(self, spec: TableSpec, key: Key, old: Row | None, new: Row | None) -> None:
-        rows = self.workspace.get(spec)
-        if rows is None:
-            rows = self.workspace[spec] = {}
-        rows[key] = new
+        self.workspace.write(spec, key, new)
         self.forest.listener.changed(self, spec, old, new)
 
     def _lock(self, resource: tuple[object, ...], mode: Mode) -> None:
