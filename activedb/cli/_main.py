@@ -13,6 +13,7 @@ status     meaning
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import traceback
@@ -87,7 +88,9 @@ def run(
         fail_fast=fail_fast,
         follow=follow,
     )
-    run_job(options, Reporter(as_json=as_json))
+    reporter = Reporter(as_json=as_json)
+    with reporter.own_output():
+        run_job(options, reporter)
 
 
 @app.command()
@@ -116,6 +119,8 @@ def migrate(url: Url = None, show_traceback: Trace = False) -> None:
 
 def main() -> None:
     """Run the command line and exit with its status."""
+    # Of a flush that the server refused psycopg warns; the error says the same and more.
+    logging.getLogger("psycopg").setLevel(logging.ERROR)
     sys.exit(_status(sys.argv[1:]))
 
 
@@ -123,7 +128,8 @@ def _status(arguments: list[str]) -> int:
     try:
         status = app(arguments, standalone_mode=False)
     except TyperException as error:
-        typer.echo(f"error: {error}; --help shows how to call it", err=True)
+        if str(error):  # a call without arguments has shown the help
+            typer.echo(f"error: {str(error).rstrip('.')}; --help shows how to call it", err=True)
         return 2
     except KeyboardInterrupt:
         status = _INTERRUPTED

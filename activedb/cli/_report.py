@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,11 +72,17 @@ class Reporter:
 
     def __init__(self, *, as_json: bool):
         self._as_json = as_json
-        self._out = Console()
+        self._out = Console(file=sys.stdout)
         self._err = Console(stderr=True)
         self._status: Status | None = None
         self._began = self._printed = time.monotonic()
         self._events = 0
+
+    @contextmanager
+    def own_output(self) -> Iterator[None]:
+        """With JSON, send what a user's file prints to standard error."""
+        with redirect_stdout(sys.stderr) if self._as_json else nullcontext():
+            yield
 
     @contextmanager
     def working(self, doing: str) -> Iterator[None]:

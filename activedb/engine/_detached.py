@@ -12,16 +12,18 @@ from activedb.engine._names import shortened
 from activedb.engine._triggering import Triggered, Triggering
 from activedb.errors import (
     ActiveDBError,
+    BadEvent,
     ConnectionLost,
     Deadlock,
     LockTimeout,
     RuleFailed,
     SerializationConflict,
+    TransactionStateError,
 )
 from activedb.events import decode, encode
 from activedb.rules import Catalog
 from activedb.store import Journal
-from activedb.transactions import Forest, Run, Transaction
+from activedb.transactions import Forest, Run, Transaction, current_transaction
 
 __all__ = ["STREAM_RUN", "Detached"]
 
@@ -56,36 +58,49 @@ class Detached:
         # them whose outcome is not durable yet.
         self._known: set[str] = set()
         self._unfinished: dict[str, dict[str, Any]] = {}
+        # Those unfinished ones that a row stands for, because their batch has committed.
+        self._settled: set[str] = set()
 
     def fire(self, t: Transaction, items: list[Triggered], event: int) -> None:
         """Start the detached rules that the `event`-th event of `t` triggered."""
         run = t.hierarchy.run
-        seen = self._known if run.is_batch else run.fired
         due: dict[str, Triggered] = {}
         for number, item in enumerate(items):
             name = shortened(f"{t.path}#{event}.{number}.{item.rule.name}", _NAME_MAX)
-            if name not in seen:
-                seen.add(name)
+            if name not in (self._known if run.is_batch else run.fired):
                 due[name] = item
-        rows = {
-            name: {
-                "firing": name,
-                "run": run.name,
-                "rule": item.rule.name,
-                "occurrence": encode(item.occurrence),
-                "keep": run.is_batch or run.is_detached,
-                "done": False,
-            }
-            for name, item in due.items()
-        }
+            if run.is_batch:
+                run.fired.add(name)
+        rows = {name: self._row(name, run, item) for name, item in due.items()}
+        recorded = {name: row for name, row in rows.items() if row is not None}
         if run.is_batch:
             with self._idle:
-                self._unfinished |= rows
-        elif rows:
-            new = self.journal.record(rows.values())
-            rows = {name: row for name, row in rows.items() if name in new}
-        for name, row in rows.items():
+                self._known |= due.keys()
+                self._unfinished |= recorded
+        elif recorded:
+            new = self.journal.record(recorded.values())
+            run.fired |= due.keys()
+            recorded = {name: row for name, row in recorded.items() if name in new}
+        for name, row in recorded.items():
             self._start(row, due[name])
+
+    def _row(self, name: str, run: Run, item: Triggered) -> dict[str, Any] | None:
+        """A firing as it is recorded; None, and a letter, if its occurrence cannot be kept."""
+        try:
+            occurrence = encode(item.occurrence)
+        except BadEvent as error:
+            failed = RuleFailed(f"rule {item.rule.name} failed: {error}", rule=item.rule.name)
+            self.triggering.counters.add("rules_failed")
+            self.journal.keep_letter(asdict(Letter.of_rule(name, item.occurrence, failed)))
+            return None
+        return {
+            "firing": name,
+            "run": run.name,
+            "rule": item.rule.name,
+            "occurrence": occurrence,
+            "keep": run.is_batch or run.is_detached,
+            "done": False,
+        }
 
     def recover(self) -> int:
         """Start the firings that an earlier process recorded and did not finish.
@@ -106,10 +121,22 @@ class Detached:
             started += 1
         return started
 
-    def join(self) -> None:
-        """Wait until every detached rule that was started has ended."""
+    def join(self, running_max: int = 0) -> None:
+        """Wait until every detached rule that was started has ended, or at most so many are left.
+
+        Raises
+        ------
+        TransactionStateError
+            In a detached rule, which would wait for itself, or in a stream's batch.
+        """
+        t = current_transaction()
+        if t is not None and (t.hierarchy.run.is_detached or t.hierarchy.run.is_batch):
+            raise TransactionStateError(
+                f"{t.path} cannot wait for detached rules; wait outside rules of streams and "
+                f"detached rules"
+            )
         with self._idle:
-            self._idle.wait_for(lambda: not self._running)
+            self._idle.wait_for(lambda: len(self._running) <= running_max)
 
     # -- streams ---------------------------------------------------------------------------
 
@@ -117,16 +144,18 @@ class Detached:
         """Read which firings of a stream are done although their batch has not committed."""
         self._known.update(self.journal.done(run_prefix))
 
-    def settle(self, connection: Any, run_prefix: str) -> None:
-        """Within the commit of a stream's batch: record its unfinished firings, forget the done."""
+    def settle(self, connection: Any, run: Run) -> None:
+        """Within the commit of a batch: record its unfinished firings, forget the done ones."""
         with self._idle:
-            rows = [r for r in self._unfinished.values() if r["run"].startswith(run_prefix)]
+            rows = [self._unfinished[name] for name in run.fired if name in self._unfinished]
         self.journal.record_on(connection, rows)
-        self.journal.forget_done(connection, run_prefix)
+        self.journal.forget_done(connection, sorted(run.fired))
 
-    def committed(self, run: str) -> None:
-        """Take note that a stream's batch has committed and will not be replayed."""
-        self._known = {name for name in self._known if not name.startswith(run)}
+    def committed(self, run: Run) -> None:
+        """Take note that a batch has committed and will not be done again."""
+        with self._idle:
+            self._known -= run.fired
+            self._settled |= run.fired & self._unfinished.keys()
 
     def forget_done(self, run_prefix: str) -> None:
         """Delete the done firings of a stream's batches, all of which have committed."""
@@ -152,7 +181,7 @@ class Detached:
         firing = row["firing"]
 
         def mark_done(connection: Any) -> None:
-            if not self.journal.finish(connection, row):
+            if not self.journal.finish(connection, row, keep=self._must_stay(row)):
                 raise _DoneElsewhere(firing)
 
         def body(t: Transaction) -> None:
@@ -171,7 +200,7 @@ class Detached:
         except _DoneElsewhere:
             _LOG.info("another process ran %s", firing)
             self._is_durable(firing)
-        except Exception as error:
+        except BaseException as error:
             self._give_up(row, item, error)
         else:
             self._is_durable(firing)
@@ -182,8 +211,18 @@ class Detached:
         """The outcome of a firing is in the database: its batch need not record it any more."""
         with self._idle:
             self._unfinished.pop(firing, None)
+            self._settled.discard(firing)
 
-    def _give_up(self, row: dict[str, Any], item: Triggered, error: Exception) -> None:
+    def _must_stay(self, row: dict[str, Any]) -> bool:
+        """Whether what triggered a firing may be done again, and has to find it done."""
+        if not row["keep"]:
+            return False
+        with self._idle:
+            if "#" in row["run"]:  # a detached rule
+                return row["run"] in self._running or row["run"] in self._unfinished
+            return row["firing"] not in self._settled
+
+    def _give_up(self, row: dict[str, Any], item: Triggered, error: BaseException) -> None:
         """Put the firing of a rule that raised into the dead-letter table."""
         rule = item.rule.name
         failed = RuleFailed(f"rule {rule} failed: {error}", rule=rule)
@@ -191,7 +230,7 @@ class Detached:
         letter = Letter.of_rule(row["firing"], item.occurrence, failed)
         self.triggering.counters.add("rules_failed")
         try:
-            self.journal.bury(row, asdict(letter))
+            self.journal.bury(row, asdict(letter), keep=self._must_stay(row))
             self._is_durable(row["firing"])
         except ActiveDBError:
             _LOG.warning("rule %s is left pending", rule, exc_info=True)

@@ -32,7 +32,7 @@ from activedb.transactions import Forest, Run, Transaction
 
 __all__ = ["StreamRun"]
 
-_PYTHON_QUERY = "python"
+_DETACHED_MAX = 2_000  # detached rules under way when a part begins
 
 
 class StreamRun:
@@ -107,7 +107,7 @@ class StreamRun:
         BatchFailed
             As `apply`.
         """
-        query_id = _PYTHON_QUERY if self._last is None else self._last.query_id
+        query_id = f"python-{self.stream.name}" if self._last is None else self._last.query_id
         batch_id = 0 if self._last is None else self._last.batch_id + 1
         self._apply(
             query_id,
@@ -124,8 +124,10 @@ class StreamRun:
             first = replace(last, part=last.part + 1, punctuation_us=newest_us + 1)
             self._run_parts(first, Arrivals())
         self._detached.join()
+        if self._detached.recover():  # those that a lost connection or a lock kept from ending
+            self._detached.join()
         if last is not None:
-            self._detached.forget_done(_run_prefix(last))
+            self._detached.forget_done(self._run_name(last))
 
     @property
     def punctuation_us(self) -> int | None:
@@ -207,7 +209,9 @@ class StreamRun:
         return self._buffer.first(punctuation_us, self._forest.settings.batch_events_max)
 
     def _run_part(self, entry: LedgerEntry, chunk: list[Arrival], arrivals: Arrivals) -> None:
-        run = Run(name=f"{_run_prefix(entry)}{entry.batch_id}.{entry.part}", is_batch=True)
+        # Not named after batch and part: what is done again may be parted differently.
+        run = Run(name=self._run_name(entry), is_batch=True)
+        self._detached.join(running_max=_DETACHED_MAX)
 
         def body(t: Transaction) -> None:
             self._process(t, entry, chunk, arrivals)
@@ -221,7 +225,7 @@ class StreamRun:
             # offending event alone is undone.
             run.careful = True
             self._forest.run(body, run)
-        self._detached.committed(run.name)
+        self._detached.committed(run)
 
     def _process(
         self, t: Transaction, entry: LedgerEntry, chunk: list[Arrival], arrivals: Arrivals
@@ -252,7 +256,7 @@ class StreamRun:
                 forget_before_us=forget_before_us,
             )
             self._detached.journal.write_letters(connection, [asdict(x) for x in letters])
-            self._detached.settle(connection, _run_prefix(entry))
+            self._detached.settle(connection, t.hierarchy.run)
 
         t.hierarchy.durable.append(write)
 
@@ -300,6 +304,9 @@ class StreamRun:
             return None
         return punctuation_us - max((h for h in horizons if h is not None), default=0)
 
+    def _run_name(self, entry: LedgerEntry) -> str:
+        return f"{STREAM_RUN}{self.stream.name}/{entry.query_id}"
+
     # -- state -----------------------------------------------------------------------------
 
     def _load(self, *, absorb: bool) -> None:
@@ -313,7 +320,7 @@ class StreamRun:
         self._buffer = EventTimeBuffer()
         self._last = self._journal.last()
         if absorb:
-            self._detached.remember_done(STREAM_RUN)
+            self._detached.remember_done(f"{STREAM_RUN}{self.stream.name}/")
         arrivals = [Arrival.restore(record) for record in self._journal.kept_events()]
         passed_us = self.punctuation_us
         waiting: list[Arrival] = []
@@ -360,7 +367,3 @@ class StreamRun:
                 f"seen none of its batches. Use the old database, or remove the checkpoint to "
                 f"start over"
             )
-
-
-def _run_prefix(entry: LedgerEntry) -> str:
-    return f"{STREAM_RUN}{entry.query_id}/"

@@ -103,7 +103,9 @@ class Triggering:
         """A row was written: raise the data-change event if any rule listens."""
         kind = "insert" if old is None else "delete" if new is None else "update"
         if self.catalog.listening_to((kind, spec.name)):
-            self.occurred(t, Occurrence(spec.name, t.timestamp, old=old, new=new))
+            before = None if old is None else spec.shown(old)
+            after = None if new is None else spec.shown(new)
+            self.occurred(t, Occurrence(spec.name, t.timestamp, old=before, new=after))
 
     def at_commit_point(self, t: Transaction) -> None:
         """Run the deferred cycles of `t`; at the top, hand over the letters."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, StatementError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from activedb.errors import (
     ActiveDBError,
@@ -40,6 +41,11 @@ def translated(doing: str) -> Iterator[None]:
         yield
     except DBAPIError as error:
         raise _translate(error, doing) from error
+    except PoolTimeout as error:
+        raise LockTimeout(
+            f"cannot {doing}: all connections are in use; run fewer transactions at once, or "
+            f"raise threads"
+        ) from error
     except UnicodeError as error:
         raise InvalidRow(f"cannot {doing}: {error}") from error
     except StatementError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, delete, exists, select
@@ -14,6 +14,8 @@ from activedb.store._store import Store
 from activedb.store._system import dead_letters, pending_firings
 
 __all__ = ["Journal"]
+
+_NAMES_MAX = 1_000  # in one statement
 
 
 def _flavour(connection: Connection) -> Any:
@@ -51,21 +53,27 @@ class Journal:
             return [dict(row) for row in connection.execute(statement).mappings()]
 
     def done(self, run_prefix: str) -> list[str]:
-        """Names of the firings of these runs that are done."""
+        """Names of the firings of a stream's runs that are done."""
         c = pending_firings.c
-        statement = select(c.firing).where(c.run.startswith(run_prefix, autoescape=True), c.done)
+        statement = select(c.firing).where(
+            c.run.startswith(run_prefix, autoescape=True), ~c.run.contains("#"), c.done
+        )
         with translated("read the done rules"), self._store.short() as connection:
             return list(connection.execute(statement).scalars())
 
-    def finish(self, connection: Connection, firing: Mapping[str, Any]) -> bool:
+    def finish(self, connection: Connection, firing: Mapping[str, Any], *, keep: bool) -> bool:
         """Mark a firing done within its own transaction; False if somebody did before.
 
-        One that is kept need not be recorded yet. The firings that it triggered itself, and
-        that are done, are forgotten: it will not trigger them again.
+        Parameters
+        ----------
+        keep : bool
+            Leave a row that says so; it need not be recorded yet. Otherwise the recorded row is
+            deleted. The firings that it triggered itself, and that are done, are forgotten: it
+            will not trigger them again.
         """
         c = pending_firings.c
         connection.execute(delete(pending_firings).where(c.run == firing["firing"], c.done))
-        if not firing["keep"]:
+        if not keep:
             gone = delete(pending_firings).where(c.firing == firing["firing"], ~c.done)
             return connection.execute(gone).rowcount == 1
         marked = _flavour(connection)(pending_firings).values(**{**firing, "done": True})
@@ -74,36 +82,38 @@ class Journal:
         )
         return connection.execute(marked.returning(c.firing)).first() is not None
 
-    def forget_done(self, connection: Connection, run_prefix: str) -> None:
-        """Delete the done firings of batches that will not be done again.
-
-        Those of detached rules stay: a rule that has not committed may be done again.
-        """
+    def forget_done(self, connection: Connection, firings: Sequence[str]) -> None:
+        """Delete those of these firings that are done."""
         c = pending_firings.c
-        of_batches = c.run.startswith(run_prefix, autoescape=True) & ~c.run.contains("#")
-        connection.execute(delete(pending_firings).where(of_batches, c.done))
+        for start in range(0, len(firings), _NAMES_MAX):
+            some = firings[start : start + _NAMES_MAX]
+            connection.execute(delete(pending_firings).where(c.firing.in_(some), c.done))
 
-    def prune(self, run_prefix: str) -> None:
+    def prune(self, run: str) -> None:
         """Delete the done firings of runs that have ended, in a transaction of its own.
 
         Parameters
         ----------
-        run_prefix : str
-            Batches whose names begin like this have ended.
+        run : str
+            Name of a stream's runs; all its batches have committed.
         """
         c = pending_firings.c
         trigger = pending_firings.alias("trigger")
         is_pending = exists().where(trigger.c.firing == c.run, ~trigger.c.done)
         of_rules = c.run.contains("#") & ~is_pending
         with translated("forget done firings"), self._store.short() as connection:
-            self.forget_done(connection, run_prefix)
-            connection.execute(delete(pending_firings).where(of_rules, c.done))
+            connection.execute(delete(pending_firings).where((c.run == run) | of_rules, c.done))
 
-    def bury(self, firing: Mapping[str, Any], letter: Mapping[str, Any]) -> None:
-        """Turn a firing into a dead letter, in a transaction of its own."""
+    def bury(self, firing: Mapping[str, Any], letter: Mapping[str, Any], *, keep: bool) -> None:
+        """Turn a firing into a dead letter, in a transaction of its own; see `finish`."""
         with translated("write a dead letter"), self._store.short() as connection:
-            if self.finish(connection, firing):
+            if self.finish(connection, firing, keep=keep):
                 self.write_letters(connection, [letter])
+
+    def keep_letter(self, letter: Mapping[str, Any]) -> None:
+        """Write one dead letter in a transaction of its own."""
+        with translated("write a dead letter"), self._store.short() as connection:
+            self.write_letters(connection, [letter])
 
     def write_letters(self, connection: Connection, letters: Iterable[Mapping[str, Any]]) -> None:
         """Write dead letters; one that is there already is left as it is."""

@@ -13,6 +13,7 @@ subqueries and aggregates need no rewriting::
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,6 +26,8 @@ from sqlalchemy import (
     MetaData,
     Select,
     Table,
+    TableClause,
+    TextClause,
     and_,
     bindparam,
     column,
@@ -42,6 +45,7 @@ from activedb.store._tables import Key, Row, TableSpec
 
 __all__ = ["overlaid", "tables_of"]
 
+_FROM = re.compile(r"\b(from|join)\b", re.IGNORECASE)
 _VARIABLES_MAX = 32_000  # SQLite takes 32,766 bound variables in one statement
 
 Dirty = Mapping[Key, Row | None]
@@ -60,8 +64,24 @@ def tables_of(statement: Executable) -> list[Table]:
         raise UnsupportedStatement(
             "query() takes a SELECT built with sqlalchemy.select(); use execute() for writes"
         )
-    found = {t.fullname: t for t in visitors.iterate(statement) if isinstance(t, Table)}
+    found: dict[str, Table] = {}
+    for element in visitors.iterate(statement):
+        if isinstance(element, Table):
+            found[element.fullname] = element
+        elif _names_a_table_in_text(element):
+            raise UnsupportedStatement(
+                f"query() cannot tell which tables {str(element)!r} reads, and so neither lock "
+                f"them nor show uncommitted rows; use Table objects in the FROM clause"
+            )
     return [found[name] for name in sorted(found)]
+
+
+def _names_a_table_in_text(element: Any) -> bool:
+    if isinstance(element, Select):
+        return any(isinstance(f, TextClause) for f in element.get_final_froms())
+    if isinstance(element, TextClause):
+        return _FROM.search(element.text) is not None
+    return isinstance(element, TableClause)
 
 
 def overlaid(

@@ -25,7 +25,7 @@ system = MetaData()
 ledger = Table(
     "activedb_ledger",
     system,
-    Column("query_id", String(64), primary_key=True),
+    Column("query_id", String(100), primary_key=True),
     Column("batch_id", BigInteger, primary_key=True),
     Column("part", Integer, primary_key=True),
     Column("stream", String(200), nullable=False),
@@ -60,7 +60,7 @@ late_events = Table(
     "activedb_late_events",
     system,
     Column("stream", String(200), primary_key=True),
-    Column("query_id", String(64), primary_key=True),
+    Column("query_id", String(100), primary_key=True),
     Column("batch_id", BigInteger, primary_key=True),
     Column("position", BigInteger, primary_key=True),
     Column("us", BigInteger, nullable=False),

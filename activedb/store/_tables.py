@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import datetime
 from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal
+from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from sqlalchemy import (
+    CHAR,
     BindParameter,
     Boolean,
     Column,
+    Date,
     DateTime,
     Enum,
     Float,
@@ -40,6 +43,8 @@ Row: TypeAlias = Mapping[str, Any]
 Key: TypeAlias = tuple[Any, ...]
 """Values of the primary key, in column order; always a tuple."""
 
+_CONTAINERS = (list, dict, set, bytearray)
+
 _CHECKED: tuple[tuple[type[Any], type[Any] | tuple[type[Any], ...]], ...] = (
     (Boolean, bool),
     (Integer, int),
@@ -47,6 +52,7 @@ _CHECKED: tuple[tuple[type[Any], type[Any] | tuple[type[Any], ...]], ...] = (
     (Numeric, (int, float, Decimal)),
     (String, str),
     (DateTime, datetime.datetime),
+    (Date, datetime.date),
 )
 
 
@@ -110,11 +116,22 @@ class TableSpec:
         self.key_constraint = str(table.primary_key.name or f"{table.name}_pkey")
         self._columns: dict[str, Column[Any]] = {str(c.name): c for c in table.columns}
         self._types = {str(c.name): _python_types(c) for c in table.columns}
+        self._free = [name for name, types in self._types.items() if types is None]
+        if any(isinstance(c.type, CHAR) for c in table.primary_key.columns):
+            raise DefinitionError(
+                f"table {table.fullname}: a CHAR key comes back padded and does not equal "
+                f"itself; use String or Text"
+            )
         # Types of which the database returns one where it takes several.
         self._normal: dict[str, type[Any]] = {
             str(c.name): Decimal if c.type.asdecimal else float
             for c in table.columns
             if isinstance(c.type, Numeric | Float)
+        }
+        self._steps = {
+            str(c.name): Decimal(1).scaleb(-c.type.scale)
+            for c in table.columns
+            if isinstance(c.type, Numeric) and c.type.asdecimal and c.type.scale is not None
         }
         self.depends_on_order = bool(table.foreign_keys) or any(
             isinstance(c, UniqueConstraint) for c in table.constraints
@@ -134,7 +151,8 @@ class TableSpec:
         }
         self._required = [str(c.name) for c in table.columns if not c.nullable]
         self.shared_select = self._select_by_key().with_for_update(read=True)
-        self.exclusive_select = self._select_by_key().with_for_update()
+        # Keys never change, so references to a locked row may be checked meanwhile.
+        self.exclusive_select = self._select_by_key().with_for_update(key_share=True)
 
     def __repr__(self) -> str:
         return f"<TableSpec {self.name}>"
@@ -167,6 +185,17 @@ class TableSpec:
     def row(self, values: Sequence[Any]) -> Row:
         """A read-only row from the values of all columns, in order."""
         return MappingProxyType(dict(zip(self._columns, values, strict=True)))
+
+    def shown(self, row: Row) -> Row:
+        """`row` for a user, who may change what is in it without changing the row."""
+        if not self._free:
+            return row
+        return MappingProxyType(
+            {
+                name: copy.deepcopy(value) if isinstance(value, _CONTAINERS) else value
+                for name, value in row.items()
+            }
+        )
 
     def missing_defaults(self, values: Mapping[str, Any]) -> list[str]:
         """Columns that `values` leaves to their defaults.
@@ -230,7 +259,7 @@ class TableSpec:
         """`value` if the column takes it, as the type that the database would return."""
         wanted = self._types[name]
         if wanted is None:
-            return value
+            return copy.deepcopy(value) if isinstance(value, _CONTAINERS) else value
         if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
             raise InvalidRow(
                 f"table {self.name}: column {name} takes {self._columns[name].type!r}, "
@@ -245,14 +274,27 @@ class TableSpec:
             raise InvalidRow(
                 f"table {self.name}: column {name} is an instant; give {value!r} a time zone"
             )
+        if wanted is datetime.date and isinstance(value, datetime.datetime):
+            raise InvalidRow(f"table {self.name}: column {name} is a date; give {value!r}.date()")
         normal = self._normal.get(name)
-        return value if normal is None or type(value) is normal else normal(str(value))
+        if normal is not None and type(value) is not normal:
+            value = normal(str(value))
+        step = self._steps.get(name)
+        return value if step is None else _rounded(value, step)
 
     def _select_by_key(self) -> Select[Any]:
         keys: BindParameter[Any] = bindparam("keys", expanding=True)
         columns = [self.table.c[name] for name in self.key_columns]
         chosen = columns[0] if len(columns) == 1 else tuple_(*columns)
         return select(*self.table.columns).where(chosen.in_(keys)).order_by(*columns)
+
+
+def _rounded(value: Decimal, step: Decimal) -> Decimal:
+    """`value` as a column of this scale keeps it."""
+    try:
+        return value.quantize(step, ROUND_HALF_UP)
+    except InvalidOperation:
+        return value  # NaN, an infinity, or too long: for the database to judge
 
 
 def is_storable(text: str) -> bool:

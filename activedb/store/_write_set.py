@@ -95,7 +95,7 @@ def _update(connection: Connection, changes: list[Change]) -> None:
         old, new = change.old, change.new
         if old is None or new is None:
             continue
-        columns = tuple(name for name in new if new[name] != old[name])
+        columns = tuple(name for name in new if _differ(new[name], old[name]))
         if columns:
             values = {f"new_{name}": new[name] for name in columns}
             keys = dict(zip(change.spec.key_columns, change.key, strict=True))
@@ -105,6 +105,11 @@ def _update(connection: Connection, changes: list[Change]) -> None:
         spec = changes[0].spec
         with translated(f"update {spec.name}"):
             connection.execute(_update_by_key(spec, columns), rows)
+
+
+def _differ(a: Any, b: Any) -> bool:
+    """Whether two values are different to a database; True and 1, alike to Python, are."""
+    return a is not b and (a != b or repr(a) != repr(b))
 
 
 @lru_cache(maxsize=1_024)

@@ -39,7 +39,8 @@ class Transaction(Node):
         """
         spec = self.forest.tables.spec(table)
         wanted = spec.key(key)
-        return self._read(spec, [wanted], Mode.X if for_update else Mode.S)[wanted]
+        row = self._read(spec, [wanted], Mode.X if for_update else Mode.S)[wanted]
+        return None if row is None else spec.shown(row)
 
     def get_many(
         self, table: Any, keys: Iterable[Any], *, for_update: bool = False
@@ -48,7 +49,8 @@ class Transaction(Node):
         spec = self.forest.tables.spec(table)
         wanted = {key: spec.key(key) for key in keys}
         rows = self._read(spec, sorted(wanted.values()), Mode.X if for_update else Mode.S)
-        return {key: rows[normal] for key, normal in wanted.items()}
+        found = {key: rows[normal] for key, normal in wanted.items()}
+        return {key: None if row is None else spec.shown(row) for key, row in found.items()}
 
     def insert(self, table: Any, values: Mapping[str, Any]) -> Row:
         """Insert a row; returns it whole, with defaults and a generated key filled in.
@@ -72,7 +74,7 @@ class Transaction(Node):
         if self._read(spec, [key], Mode.X)[key] is not None:
             raise RowExists(f"table {spec.name}: a row with key {key!r} exists; update it instead")
         self._write(spec, key, None, row)
-        return row
+        return spec.shown(row)
 
     def update(self, table: Any, key: Any, /, **values: Any) -> Row:
         """Change columns of one row; returns the new row.
@@ -89,7 +91,7 @@ class Transaction(Node):
                     values[column] = self.hierarchy.session.value_of(default)
         new = spec.changed(old, values)
         self._write(spec, key, old, new)
-        return new
+        return spec.shown(new)
 
     def delete(self, table: Any, key: Any) -> None:
         """Delete one row.

@@ -10,7 +10,7 @@ down_revision = None
 def upgrade() -> None:
     op.create_table(
         "activedb_ledger",
-        sa.Column("query_id", sa.String(64), primary_key=True),
+        sa.Column("query_id", sa.String(100), primary_key=True),
         sa.Column("batch_id", sa.BigInteger, primary_key=True, autoincrement=False),
         sa.Column("part", sa.Integer, primary_key=True, autoincrement=False),
         sa.Column("stream", sa.String(200), nullable=False),
@@ -38,7 +38,7 @@ def upgrade() -> None:
     op.create_table(
         "activedb_late_events",
         sa.Column("stream", sa.String(200), primary_key=True),
-        sa.Column("query_id", sa.String(64), primary_key=True),
+        sa.Column("query_id", sa.String(100), primary_key=True),
         sa.Column("batch_id", sa.BigInteger, primary_key=True, autoincrement=False),
         sa.Column("position", sa.BigInteger, primary_key=True, autoincrement=False),
         sa.Column("us", sa.BigInteger, nullable=False),

@@ -88,8 +88,8 @@ except JavaNotFound as error:
     assert done.stderr == ""
     assert done.stdout == (
         "Spark needs Java 17 or newer, but there is no java on the PATH; install one "
-        "(Debian/Ubuntu: sudo apt install openjdk-17-jre-headless; macOS: brew install --cask "
-        "temurin) or set JAVA_HOME to one\n"
+        "(Debian/Ubuntu: apt-get install openjdk-17-jdk-headless; macOS: brew install openjdk@17) "
+        "or set JAVA_HOME to one\n"
     )
 
 

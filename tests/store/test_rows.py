@@ -24,10 +24,16 @@ from sqlalchemy import (
     UniqueConstraint,
     func,
     select,
+    table,
     text,
 )
 
-from activedb.errors import ConstraintViolation, InvalidRow, SerializationConflict
+from activedb.errors import (
+    ConstraintViolation,
+    InvalidRow,
+    SerializationConflict,
+    UnsupportedStatement,
+)
 from tests.databases import Place, in_thread, place
 
 if TYPE_CHECKING:
@@ -398,3 +404,39 @@ def test_scan_keeps_another_process_from_inserting(where: Place) -> None:
             inserter.result(0.2)
         assert t.query(select(func.count()).select_from(mine)) == [(0,)]
     inserter.result(5)
+
+
+def test_list_changed_in_place_is_not_the_row_until_it_is_written(where: Place) -> None:
+    db = where.open()
+    notes = Table(
+        "jotted",
+        db.metadata,
+        Column("id", Integer, primary_key=True),
+        Column("tags", JSON, nullable=False),
+    )
+    db.create_all()
+    with db.transaction() as t:
+        given = ["a"]
+        t.insert(notes, {"id": 1, "tags": given})
+        given.append("not written")
+    with db.transaction() as t:
+        row = t.get(notes, 1, for_update=True)
+        assert row is not None
+        row["tags"].append("b")
+        assert (t.get(notes, 1) or {})["tags"] == ["a"]
+        t.update(notes, 1, tags=row["tags"])
+    with db.transaction() as t:
+        assert (t.get(notes, 1) or {})["tags"] == ["a", "b"]
+        t.update(notes, 1, tags=[{"a": 1}])
+    with db.transaction() as t:
+        t.update(notes, 1, tags=[{"a": True}])
+    with db.transaction() as t:
+        assert repr((t.get(notes, 1) or {})["tags"]) == "[{'a': True}]"
+
+
+def test_query_that_names_its_table_in_text_is_refused(where: Place) -> None:
+    db = where.open()
+    with db.transaction() as t:
+        for source in (text("accounts"), table("accounts")):
+            with pytest.raises(UnsupportedStatement, match="Table objects"):
+                t.query(select(func.count()).select_from(source))
