@@ -49,13 +49,13 @@ class MemoryStore(Store):
             system.create_all(connection)
 
     @contextmanager
-    def short(self, *, lazily: bool = False) -> Iterator[Connection]:
+    def short(self) -> Iterator[Connection]:
         turn = self.latch()
         with turn, self.engine.connect() as connection:
             self.begin_writing(connection, turn)
             try:
                 yield connection
-                self.commit(connection, lazily=lazily)
+                self.commit(connection, lazily=False)
             finally:
                 self._roll_back(connection)
                 turn.writing = False

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from sqlalchemy import URL, Connection, MetaData, create_engine, func, select, text
+from sqlalchemy import URL, Connection, Engine, MetaData, create_engine, func, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.schema import CreateSchema, DropSchema
 
@@ -63,13 +63,21 @@ class PostgresStore(Store):
             options += f" -c search_path={settings.db_schema}"
         connect_args = {"application_name": "activedb", "connect_timeout": 10, **url.query}
         connect_args["options"] = f"{url.query.get('options', '')} {options}".strip()
-        engine = create_engine(
-            url.set(drivername="postgresql+psycopg").difference_update_query(["options"]),
-            connect_args=connect_args,
-            pool_size=settings.threads + 2,
-            max_overflow=settings.threads + 8,
-            pool_pre_ping=True,
-        )
+        address = url.set(drivername="postgresql+psycopg").difference_update_query(["options"])
+
+        def engine_of(connections: int, more: int) -> Engine:
+            return create_engine(
+                address,
+                connect_args=connect_args,
+                pool_size=connections,
+                max_overflow=more,
+                pool_pre_ping=True,
+            )
+
+        engine = engine_of(settings.threads + 2, settings.threads + 8)
+        # Short transactions have connections of their own: a hierarchy may need one while it
+        # keeps its own, and would wait for itself if all were taken.
+        self._short = engine_of(2, settings.threads)
         super().__init__(engine, metadata)
         self._beneath = beneath
         try:
@@ -93,6 +101,7 @@ class PostgresStore(Store):
 
     def close(self) -> None:
         super().close()
+        self._short.dispose()
         if self._beneath is not None:
             self._beneath.close()
 
@@ -100,10 +109,8 @@ class PostgresStore(Store):
         _migrations.upgrade(self.engine)
 
     @contextmanager
-    def short(self, *, lazily: bool = False) -> Iterator[Connection]:
-        with self.engine.begin() as connection:
-            if lazily:
-                _do_not_wait_for_disk(connection)
+    def short(self) -> Iterator[Connection]:
+        with self._short.begin() as connection:
             yield connection
 
     def latch(self) -> AbstractContextManager[Any]:
@@ -117,7 +124,7 @@ class PostgresStore(Store):
 
     def commit(self, connection: Connection, *, lazily: bool) -> None:
         if lazily:
-            _do_not_wait_for_disk(connection)
+            connection.execute(text("SET LOCAL synchronous_commit = off"))
         connection.commit()
 
     def release(self, connection: Connection, latch: AbstractContextManager[Any]) -> None:
@@ -143,7 +150,3 @@ def _make_schema(connection: Connection, schema: str, *, fresh: bool) -> None:
     if fresh:
         connection.execute(DropSchema(schema, cascade=True, if_exists=True))
     connection.execute(CreateSchema(schema, if_not_exists=True))
-
-
-def _do_not_wait_for_disk(connection: Connection) -> None:
-    connection.execute(text("SET LOCAL synchronous_commit = off"))

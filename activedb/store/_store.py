@@ -67,7 +67,7 @@ class Store(ABC):
         """Bring activedb's own tables to the newest version."""
 
     @abstractmethod
-    def short(self, *, lazily: bool = False) -> AbstractContextManager[Connection]:
+    def short(self) -> AbstractContextManager[Connection]:
         """A short transaction of its own: committed at the end, rolled back on an error."""
 
     @abstractmethod

@@ -77,7 +77,11 @@ def run(tweets: Path, folder: Path, url: str, kill_at: str, events_max: int = 70
         "--json",
         folder=folder,
         url=url,
-        variables={"JOB": str(JOB), "KILL_AT": kill_at, "ACTIVEDB_BATCH_EVENTS_MAX": str(events_max)},
+        variables={
+            "JOB": str(JOB),
+            "KILL_AT": kill_at,
+            "ACTIVEDB_BATCH_EVENTS_MAX": str(events_max),
+        },
     )
     assert done.returncode in (0, -signal.SIGKILL), done.stderr
     return done.returncode
