@@ -16,6 +16,9 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from activedb import Database
+    from tests.databases import Place
+
 _SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
 _REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -56,6 +59,22 @@ def database_url(postgres_url: str) -> Iterator[str]:
 
     with fresh_database(postgres_url) as url:
         yield url
+
+
+@pytest.fixture(params=["memory", "postgres"])
+def where(request: pytest.FixtureRequest) -> Iterator[Place]:
+    """Somewhere to open databases, empty at first: once in memory and once on Postgres."""
+    from tests.databases import place
+
+    url = None if request.param == "memory" else request.getfixturevalue("postgres_url")
+    with place(url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def db(where: Place) -> Database:
+    """An open database with the default settings and no tables."""
+    return where.open()
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ from activedb.metrics import Counters, Histogram
 from activedb.rules import Catalog, OnAbort, Rule, Subscription
 from activedb.store import Row, TableSpec
 from activedb.transactions import State, Transaction
-from coupling import Coupling, CycleBoundReached, DeferredCycles, priority_groups
+from coupling import CycleBoundReached, DeferredCycles, priority_groups
 
 __all__ = ["Fed", "Triggered", "Triggering", "is_systemic"]
 
@@ -199,18 +199,19 @@ class Triggering:
         """Start what was triggered in `t` by one event, each in its coupling mode."""
         trail = self._trail(t)
         trail.events += 1
-        by_mode: dict[Coupling, list[Triggered]] = {}
-        for item in triggered:
-            by_mode.setdefault(item.rule.coupling, []).append(item)
-        if detached := by_mode.get(Coupling.DETACHED):
+        modes = [(item, item.rule.coupling) for item in triggered]
+        detached = [item for item, mode in modes if not mode.is_child]
+        deferred = [item for item, mode in modes if mode.is_child and not mode.starts_at_event]
+        immediate = [item for item, mode in modes if mode.is_child and mode.starts_at_event]
+        if detached:
             self._fire_detached(t, detached, trail.events)
-        if deferred := by_mode.get(Coupling.DEFERRED):
+        if deferred:
             owner = t.parent if t.deferred and t.parent is not None else t
             cycles = self._trail(owner).cycles
             with self._latch:
                 for item in deferred:
                     cycles.defer(item)
-        if immediate := by_mode.get(Coupling.IMMEDIATE):
+        if immediate:
             self._run_children(t, immediate, deferred=False)
 
     # -- running rules ---------------------------------------------------------------------

@@ -34,22 +34,12 @@ from activedb.errors import (
     SerializationConflict,
     UnsupportedStatement,
 )
-from tests.databases import Place, in_thread, place
+from tests.databases import Place, in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import activedb as adb
 
 pytestmark = pytest.mark.timeout(20)
-
-
-@pytest.fixture(params=["memory", "postgres"])
-def where(request: pytest.FixtureRequest) -> Iterator[Place]:
-    """Somewhere to open databases, empty at first."""
-    url = None if request.param == "memory" else request.getfixturevalue("postgres_url")
-    with place(url) as opened:
-        yield opened
 
 
 @pytest.fixture
