@@ -97,7 +97,7 @@ def _start(stack: ExitStack) -> SparkSession:
         )
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="activedb-spark-")))
     conf = _conf(folder)
-    stack.enter_context(_quiet_py4j())
+    _quiet_py4j()
     with _environment(), _own_interrupt_handler():
         _launch_jvm(stack, conf, folder / "jvm.log")
         try:
@@ -236,21 +236,15 @@ def _own_interrupt_handler() -> Iterator[None]:
             signal.signal(signal.SIGINT, before)
 
 
-@contextmanager
-def _quiet_py4j() -> Iterator[None]:
+def _quiet_py4j() -> None:
     """Keep py4j from logging a refused batch, or a JVM that died, traceback and all.
 
-    Both reach the user as an exception. Its own logger stays quiet for good: some of its
-    connections are closed, and say so, as late as the end of the process.
+    Both reach the user as an exception. It stays quiet for good: some of its connections are
+    closed, and say so, after the JVM has gone and as late as the end of the process.
     """
     logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
+    logging.getLogger().addFilter(_is_not_of_py4j)  # it logs there what its connections meet
 
-    def is_not_of_py4j(record: logging.LogRecord) -> bool:
-        return Path(record.pathname).parent.name != "py4j"
 
-    root = logging.getLogger()  # py4j logs what its connections meet here
-    root.addFilter(is_not_of_py4j)
-    try:
-        yield
-    finally:
-        root.removeFilter(is_not_of_py4j)
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    return Path(record.pathname).parent.name != "py4j"
