@@ -56,9 +56,9 @@ class AtomicBatch:
                                     the type needs is NULL. NULL in every other row
         ==================  ======  ==============================================================
     punctuation_us : int or None
-        Microseconds since 1970 UTC. Every event before it has been seen, in this stream's earlier
-        batches; a row of this batch or a later one with a smaller ``event_time_us`` is late.
-        Never decreases from batch to batch. None: nothing is known yet.
+        Microseconds since 1970 UTC. Every event before it has been seen, with this batch at the
+        latest; once the batch is processed, a row of a later one with a smaller
+        ``event_time_us`` is late. Never decreases from batch to batch. None: nothing is known yet.
     """
 
     stream: str
