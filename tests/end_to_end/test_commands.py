@@ -168,6 +168,7 @@ def test_trading_run_on_a_plain_server_moves_stocks_as_the_replay_says(
 def test_run_bad_events_become_dead_letters_with_reasons_and_the_run_goes_on(
     job: Path, database_url: str
 ) -> None:
+    job.write_text(JOB + 'print("what a job prints is not part of the JSON")\n')
     done = activedb(
         "run", job, "--input", job.parent / "visits", "--json", folder=job.parent, url=database_url
     )
