@@ -50,7 +50,7 @@ class Listener(Protocol):
 class Forest:
     """All transactions of one database object, and what they share.
 
-    Latch order: ``_latch``, a hierarchy's latch, its session's latch, the lock manager's latch.
+    Latch order: a hierarchy's, then its session's; the lock manager's is taken last.
     """
 
     transaction_class = Transaction

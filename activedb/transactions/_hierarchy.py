@@ -80,7 +80,7 @@ class Run:
         Whether the rows of each child of the top-level transaction are checked by the server as
         the child commits, so that a refused row aborts that child alone.
     fired : set of str
-        Detached firings recorded by earlier tries.
+        Detached firings that this and earlier tries have triggered.
     """
 
     name: str = field(default_factory=lambda: uuid.uuid4().hex)

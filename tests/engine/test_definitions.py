@@ -75,7 +75,7 @@ def test_rule_of_a_lambda_needs_a_name(ledger: Ledger) -> None:
 
 def test_rule_that_is_not_callable_is_refused(ledger: Ledger) -> None:
     with pytest.raises(RuleSignatureError, match="is not a function"):
-        ledger.db.rule(on=adb.event("A"), name="r")(3)  # type: ignore[type-var]
+        ledger.db.rule(on=adb.event("A"), name="r")(3)  # type: ignore[type-var]  # misuse on purpose
 
 
 def test_stream_name_is_taken_once(ledger: Ledger) -> None:

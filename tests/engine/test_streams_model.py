@@ -56,7 +56,7 @@ def on_time(events: list[Occurrence], plan: Plan) -> tuple[list[Occurrence], int
     punctuation, admitted, late = at(-100), [], 0
     for numbers, second in plan:
         for number in numbers:
-            if events[number].timestamp < punctuation:  # type: ignore[operator]
+            if events[number].timestamp < punctuation:  # type: ignore[operator]  # all are datetimes
                 late += 1
             else:
                 admitted.append(events[number])

@@ -68,7 +68,7 @@ def test_stream_does_not_change_with_what_it_was_made_of() -> None:
     params, types, options = {"text": "tweet"}, {"TWEET": ("text",)}, {"header": "true"}
     source = Files("csv", options=options)
     stream = Stream(**(GOOD | {"params": params, "types": types, "source": source}))
-    params["more"] = types["MORE"] = options["more"] = "x"  # type: ignore[assignment]
+    params["more"] = types["MORE"] = options["more"] = "x"  # type: ignore[assignment]  # three kinds of dict
     assert stream.params == {"text": "tweet"}
     assert stream.types == {"TWEET": ("text",)}
     assert source.options == {"header": "true"}
@@ -80,5 +80,5 @@ class Table:
 
 
 def test_batch_param_names_are_columns_without_one_prefix() -> None:
-    batch = AtomicBatch("tweets", "q", 0, Table(), None)  # type: ignore[arg-type]
+    batch = AtomicBatch("tweets", "q", 0, Table(), None)  # type: ignore[arg-type]  # a table of its own kind
     assert batch.param_names == ("text", "p_x")

@@ -193,7 +193,7 @@ def test_read_of_an_aborted_child_does_not_go_stale_in_the_hierarchy(
 
     others: list[object] = []
     in_thread(parent).result(5)
-    others[0].result(5)  # type: ignore[attr-defined]
+    others[0].result(5)  # type: ignore[attr-defined]  # a Future
     assert bank.committed()[1] == 12, "an update was lost"
 
 

@@ -130,7 +130,7 @@ def model(step: Any, state: State, seen: list[Any]) -> None:
             hit = [k for k, n in state.items() if n is not None and n >= (number or 0)]
             seen.append(len(hit))
             for k in hit:
-                state[k] = state[k] + 1  # type: ignore[operator]
+                state[k] = state[k] + 1  # type: ignore[operator]  # never None here
         case "delete where":
             hit = [k for k, n in state.items() if n == number] if number is not None else []
             seen.append(len(hit))

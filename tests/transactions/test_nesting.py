@@ -246,7 +246,7 @@ def test_rows_are_read_only(bank: Bank) -> None:
     with bank.db.transaction() as t:
         row = t.get(bank.accounts, 1)
         with pytest.raises(TypeError):
-            row["balance"] = 0  # type: ignore[index]
+            row["balance"] = 0  # type: ignore[index]  # misuse on purpose
         assert t.get(bank.accounts, 1) == {"id": 1, "balance": 10, "owner": None}
 
 
