@@ -8,27 +8,32 @@ README beside this file has the rules, the structures, the invariants and the al
 from __future__ import annotations
 
 from lockmgr._core import LockTable
+from lockmgr._counters import Counters
 from lockmgr._errors import Deadlock, LockError, LockTimeout, LockUsageError, WaitCancelled
-from lockmgr._manager import Counters, LockManager
+from lockmgr._manager import LockManager
 from lockmgr._modes import Mode, intention
 from lockmgr._replies import (
     Blocked,
+    Busy,
     DeadlockReport,
     Denial,
     Denied,
     Edge,
     EdgeKind,
     Effects,
+    Ended,
     Grant,
     Granted,
     Reply,
     Resource,
 )
+from lockmgr._snapshot import LockView, RequestView, Snapshot, TransactionView
 from lockmgr._verify import InvariantViolated, VerifyingLockTable
 from lockmgr._waiter import ThreadWaiter, Waiter
 
 __all__ = [
     "Blocked",
+    "Busy",
     "Counters",
     "Deadlock",
     "DeadlockReport",
@@ -37,6 +42,7 @@ __all__ = [
     "Edge",
     "EdgeKind",
     "Effects",
+    "Ended",
     "Grant",
     "Granted",
     "InvariantViolated",
@@ -45,10 +51,14 @@ __all__ = [
     "LockTable",
     "LockTimeout",
     "LockUsageError",
+    "LockView",
     "Mode",
     "Reply",
+    "RequestView",
     "Resource",
+    "Snapshot",
     "ThreadWaiter",
+    "TransactionView",
     "VerifyingLockTable",
     "WaitCancelled",
     "Waiter",

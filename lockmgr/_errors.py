@@ -24,7 +24,20 @@ class LockError(Exception):
 
 
 class LockUsageError(LockError):
-    """A call that the locking protocol does not allow; nothing was changed by it."""
+    """A call that the locking protocol does not allow; nothing was changed by it.
+
+    Attributes
+    ----------
+    rule : str
+        What it goes against, such as ``rule 5 (downgrade)``.
+    tid : int or None
+        The transaction that the call was made for.
+    """
+
+    def __init__(self, rule: str, tid: int | None, text: str):
+        super().__init__(f"{rule}: {text}")
+        self.rule = rule
+        self.tid = tid
 
 
 class Deadlock(LockError):

@@ -1,95 +1,183 @@
 """The wait-for graph, derived from the table whenever it is asked for, and so never stale.
 
-Nodes are the live transactions; the four kinds of edges are those of `EdgeKind`.
+Nodes are the live transactions, and beside them the waits of transactions with inline children:
+such a child waits until its parent's wait is over, not for its parent's end. The kinds of edges are
+those of `EdgeKind`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TypeAlias
 
-from lockmgr._modes import COMPATIBLE
+from lockmgr._modes import COMPATIBLE, CONFLICTS, Mode
 from lockmgr._replies import Edge, EdgeKind
+from lockmgr._structures import EndWait, Entry, Lock, Request, Transaction
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+__all__ = ["Arc", "Node", "arcs_of", "arcs_of_place", "cycle_through", "edges_of"]
 
-    from lockmgr._structures import Request, Transaction
-
-__all__ = ["Arc", "cycle_through", "lock_edges"]
+Node: TypeAlias = Transaction | Request | EndWait
 
 
-class Arc(NamedTuple):
+class Arc:
     """An edge between the table's own nodes; `edge` copies it out as a value."""
 
-    waiter: Transaction
-    waited_for: Transaction
-    kind: EdgeKind
+    __slots__ = ("against", "kind", "waited_for", "waiter")
+
+    def __init__(
+        self,
+        waiter: Transaction,
+        waited_for: Transaction,
+        kind: EdgeKind,
+        against: Mode | None = None,
+    ):
+        self.waiter = waiter
+        self.waited_for = waited_for
+        self.kind = kind
+        self.against = against
 
     def edge(self) -> Edge:
         """Return this arc as numbers and modes that stay true when the table has moved on."""
         request = self.waiter.waiting
-        if request is None or self.kind is EdgeKind.COMMIT:
-            return Edge(self.waiter.tid, self.waited_for.tid, self.kind, None, None)
+        if self.against is None or not isinstance(request, Request):
+            return Edge(self.waiter.tid, self.waited_for.tid, self.kind)
         return Edge(
-            self.waiter.tid, self.waited_for.tid, self.kind, request.entry.resource, request.mode
+            self.waiter.tid,
+            self.waited_for.tid,
+            self.kind,
+            request.entry.resource,
+            request.mode,
+            self.against,
         )
 
 
-def lock_edges(request: Request) -> tuple[Edge, ...]:
-    """Return the lock edges of a waiting request: one per transaction waited for, the hardest."""
+def edges_of(transaction: Transaction) -> tuple[Edge, ...]:
+    """Return the edges of a wait: one per transaction waited for, the hardest."""
+    if transaction.waiting is None:
+        return ()
     arcs: dict[Transaction, Arc] = {}
-    for arc in _lock_arcs(request):
+    for arc in _Search().waits(transaction.waiting):
         arcs.setdefault(arc.waited_for, arc)
     return tuple(arc.edge() for arc in arcs.values())
 
 
-def cycle_through(start: Transaction) -> list[Arc] | None:
+def arcs_of(transaction: Transaction) -> list[Arc]:
+    """Return all arcs that leave a transaction, maybe two to the same one."""
+    return _Search().arcs(transaction)
+
+
+def arcs_of_place(transaction: Transaction) -> list[Arc]:
+    """Return the arcs that a transaction has by its place in the forest: commit and inline."""
+    arcs: list[Arc] = []
+    if transaction.children:
+        for child in transaction.children.values():
+            arcs.append(Arc(transaction, child, EdgeKind.COMMIT))
+    outer = transaction
+    while outer.inline and outer.parent is not None:
+        outer = outer.parent
+        if outer.waiting is not None:
+            arcs.append(Arc(transaction, outer, EdgeKind.INLINE))
+            break
+    return arcs
+
+
+def cycle_through(start: Node, *, only_hard: bool = False) -> list[Arc] | None:
     """Return a shortest cycle through `start`, in order from `start`, or None.
 
-    Breadth-first over what `start` reaches; O(nodes + edges) of that part of the graph.
+    With `only_hard` soft edges count for nothing. Breadth-first over what `start` reaches and
+    nothing else. O(nodes + locks and requests on the resources waited for), though n requests
+    waiting for one resource alone have n²/2 edges.
     """
-    reached_by: dict[Transaction, Arc] = {}
-    frontier = [start]
+    search = _Search(only_hard)
+    came_by: dict[Node, tuple[Node, Arc]] = {}
+    frontier: list[Node] = [start]
     for node in frontier:  # grows while it is walked
-        for arc in _arcs(node):
-            target = arc.waited_for
+        for arc in search.arcs(node):
+            target: Node = arc.waited_for
+            if arc.kind is EdgeKind.INLINE and arc.waited_for.waiting is not None:
+                target = arc.waited_for.waiting
             if target is start:
-                return _unwind(arc, reached_by)
-            if target not in reached_by:
-                reached_by[target] = arc
+                cycle = [arc]
+                while node is not start:
+                    node, arc = came_by[node]
+                    cycle.append(arc)
+                cycle.reverse()
+                return cycle
+            if target not in came_by:
+                came_by[target] = (node, arc)
                 frontier.append(target)
     return None
 
 
-def _unwind(last: Arc, reached_by: dict[Transaction, Arc]) -> list[Arc]:
-    start = last.waited_for
-    cycle = [last]
-    while cycle[-1].waiter is not start:
-        cycle.append(reached_by[cycle[-1].waiter])
-    cycle.reverse()
-    return cycle
+class _Search:
+    """The arcs of the graph, less those that can only lead to where the search has been.
 
+    Those who want a resource in the same mode wait for nearly the same transactions. So the locks
+    on it are gone through once per mode; what is looked at again, for each further waiter, are
+    only the locks of the waiter's own line that were passed over. Likewise a request looks at
+    those ahead of it only from the place on to which one of its mode has looked already.
+    """
 
-def _arcs(transaction: Transaction) -> Iterator[Arc]:
-    if transaction.waiting is not None:
-        yield from _lock_arcs(transaction.waiting)
-    for child in transaction.children.values():
-        yield Arc(transaction, child, EdgeKind.COMMIT)
+    __slots__ = ("_looked_to", "_only_hard", "_passed_over", "_places")
 
+    def __init__(self, only_hard: bool = False) -> None:
+        self._only_hard = only_hard
+        self._passed_over: dict[tuple[Entry, Mode], list[Lock]] = {}
+        self._looked_to: dict[tuple[Entry, Mode], int] = {}
+        self._places: dict[Entry, dict[Request, int]] = {}
 
-def _lock_arcs(request: Request) -> Iterator[Arc]:
-    """Yield whom a request waits for: holders, retainers, the queue ahead; maybe one twice."""
-    transaction = request.transaction
-    entry = request.entry
-    compatible = COMPATIBLE[request.mode]
-    for holder, mode in entry.holders.items():
-        if not compatible[mode] and holder is not transaction:
-            yield Arc(transaction, holder, EdgeKind.HELD)
-    for retainer, mode in entry.retainers.items():
-        if not compatible[mode] and not transaction.is_in_sphere_of(retainer):
-            yield Arc(transaction, retainer, EdgeKind.RETAINED)
-    for other in entry.queue:
-        if other is request:
-            break
-        if not compatible[other.mode]:
-            yield Arc(transaction, other.transaction, EdgeKind.SOFT)
+    def arcs(self, node: Node) -> list[Arc]:
+        """Return whom a node waits for, maybe one twice."""
+        if not isinstance(node, Transaction):
+            return self.waits(node)
+        arcs = arcs_of_place(node)
+        return arcs if node.waiting is None else self.waits(node.waiting) + arcs
+
+    def waits(self, wait: Request | EndWait) -> list[Arc]:
+        """Return whom a blocked transaction waits for by its own call."""
+        if isinstance(wait, Request):
+            return self._lock_arcs(wait)
+        return [Arc(wait.transaction, wait.awaited, EdgeKind.DEPENDENCY)]
+
+    def _lock_arcs(self, request: Request) -> list[Arc]:
+        """Return whom a request waits for: holders, then retainers, then the queue ahead."""
+        transaction, entry = request.transaction, request.entry
+        compatible = COMPATIBLE[request.mode]
+        key = (entry, request.mode)
+        arcs: list[Arc] = []
+        line: set[Transaction] | None = None
+        passed_over: list[Lock] = []
+        locks = self._passed_over.get(key)
+        for lock in entry.owners() if locks is None else locks:
+            if compatible[lock.mode]:
+                continue
+            owner = lock.owner
+            if lock.is_held:
+                kind, is_own = EdgeKind.HELD, owner is transaction
+            else:
+                if line is None:
+                    line = set(transaction.line())
+                kind, is_own = EdgeKind.RETAINED, owner in line
+            if is_own:
+                passed_over.append(lock)
+            else:
+                arcs.append(Arc(transaction, owner, kind, lock.mode))
+        queue = entry.queue
+        if len(queue) == 1:
+            return arcs  # nobody else will look at this entry
+        self._passed_over[key] = passed_over
+        if self._only_hard or not entry.waiting_tally & CONFLICTS[request.mode]:
+            return arcs
+        place, looked_to = self._place(request), self._looked_to.get(key, 0)
+        if looked_to < place:
+            for ahead in queue[looked_to:place]:
+                if not compatible[ahead.mode]:
+                    arcs.append(Arc(transaction, ahead.transaction, EdgeKind.SOFT, ahead.mode))
+            self._looked_to[key] = place
+        return arcs
+
+    def _place(self, request: Request) -> int:
+        places = self._places.get(request.entry)
+        if places is None:
+            places = {request: place for place, request in enumerate(request.entry.queue)}
+            self._places[request.entry] = places
+        return places[request]

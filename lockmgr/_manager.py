@@ -8,64 +8,44 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from lockmgr import _refusals as refusals
 from lockmgr._core import LockTable
-from lockmgr._errors import Deadlock, LockTimeout, LockUsageError, WaitCancelled
-from lockmgr._modes import SUPREMUM, Mode, intention
+from lockmgr._counters import Counters
+from lockmgr._errors import Deadlock, LockTimeout, WaitCancelled
+from lockmgr._modes import INTENTION, SUPREMUM, Mode
 from lockmgr._replies import (
     GRANTED,
     Blocked,
+    Busy,
     Denial,
     Denied,
+    Edge,
     Effects,
+    Ended,
     Grant,
+    Reply,
     Resource,
-    resource_text,
 )
+from lockmgr._snapshot import Snapshot
 from lockmgr._waiter import ThreadWaiter, Waiter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-__all__ = ["Counters", "LockManager"]
-
-
-@dataclass(slots=True)
-class Counters:
-    """What happened since the manager was made, counted per resource and per prefix of one.
-
-    Attributes
-    ----------
-    requests, grants : int
-        Requests made, and those granted, at once or after a wait.
-    waits : int
-        Requests for which a thread went to sleep.
-    wait_s_total : float
-        Seconds slept, over all threads.
-    deadlocks : int
-        Requests denied as a deadlock's victim.
-    timeouts : int
-        Requests given up because their time was up, or the waiting thread was interrupted.
-    """
-
-    requests: int = 0
-    grants: int = 0
-    waits: int = 0
-    wait_s_total: float = 0.0
-    deadlocks: int = 0
-    timeouts: int = 0
+__all__ = ["LockManager"]
 
 
 class _Sleeper:
-    """A blocked `acquire`: where its thread sleeps, and what it will find when it is woken."""
+    """A blocked call: where its thread sleeps, and what it will find when it is woken."""
 
     __slots__ = ("cancelled", "outcome", "waiter")
 
     def __init__(self, waiter: Waiter):
         self.waiter = waiter
-        self.outcome: Grant | Denial | None = None
+        self.outcome: Grant | Denial | Ended | None = None
         self.cancelled = False
 
 
@@ -78,9 +58,10 @@ class LockManager:
     Parameters
     ----------
     table : LockTable, optional
-        The table to guard; nobody else may touch it.
+        The table to guard, with the victim policy and the escalation of one's choice; nobody
+        else may touch it.
     new_waiter : callable, optional
-        Makes the `Waiter` for one blocked request.
+        Makes the `Waiter` for one blocked call.
     clock : callable, optional
         Seconds, never going back; used for timeouts and `Counters.wait_s_total`.
     """
@@ -98,14 +79,20 @@ class LockManager:
         self._latch = threading.Lock()
         self._sleepers: dict[int, _Sleeper] = {}
         self._cancelled: set[int] = set()
-        self._counters = Counters()
 
     # -- the life of a transaction -----------------------------------------------------------
 
-    def begin(self, tid: int, parent: int | None = None) -> None:
+    def begin(
+        self,
+        tid: int,
+        parent: int | None = None,
+        *,
+        causes: Iterable[int] = (),
+        inline: bool = False,
+    ) -> None:
         """Add transaction `tid`, top-level or as a child of `parent`; see `LockTable.begin`."""
         with self._latch:
-            self._table.begin(tid, parent)
+            self._table.begin(tid, parent, causes=causes, inline=inline)
 
     def commit(self, tid: int) -> None:
         """End `tid`: its parent retains its locks, or a top-level transaction releases them."""
@@ -115,14 +102,20 @@ class LockManager:
         _wake(woken)
 
     def abort(self, tid: int, heir: int | None = None) -> None:
-        """End `tid` and release its locks, or leave them to a superior; see `LockTable.abort`."""
+        """End `tid` and release its locks, or leave them to a superior; see `LockTable.abort`.
+
+        If the thread of `tid` was interrupted on its way to sleep, what it asked for is withdrawn.
+        """
         with self._latch:
-            woken = self._hand_over(self._table.abort(tid, heir))
+            woken: list[_Sleeper] = []
+            if tid in self._table and tid not in self._sleepers:
+                woken = self._hand_over(self._table.cancel(tid))
+            woken += self._hand_over(self._table.abort(tid, heir))
             self._cancelled.discard(tid)
         _wake(woken)
 
     def cancel(self, tid: int) -> bool:
-        """Let `tid` wait no more: its `acquire`, now blocked or yet to come, is `WaitCancelled`.
+        """Let `tid` wait no more: its call, now blocked or yet to come, is `WaitCancelled`.
 
         For a superior that aborts: the thread of `tid` may be on its way into `acquire`, so this
         lasts until `tid` ends. Returns whether a thread was blocked. An ended `tid` is ignored.
@@ -131,13 +124,14 @@ class LockManager:
             if tid not in self._table:
                 return False
             self._cancelled.add(tid)
-            sleeper = self._sleepers.pop(tid, None)
-            if sleeper is None:
-                return False
-            sleeper.cancelled = True
-            woken = [sleeper, *self._hand_over(self._table.cancel(tid))]
-        _wake(woken)
-        return True
+            sleeper = self._sleepers.get(tid)
+            effects = self._table.cancel(tid)
+            if sleeper is not None:
+                sleeper.cancelled = True
+                del self._sleepers[tid]
+            woken = self._hand_over(effects)
+        _wake(woken if sleeper is None else [sleeper, *woken])
+        return sleeper is not None
 
     # -- locks -------------------------------------------------------------------------------
 
@@ -155,7 +149,8 @@ class LockManager:
         mode : Mode
             Merged with what `tid` holds already.
         timeout_s : float, optional
-            The longest wait, over all prefixes; 0 never blocks, None waits without end.
+            The longest wait, over all prefixes; 0 or less never waits, and disturbs nobody who
+            does; None waits without end.
 
         Raises
         ------
@@ -168,14 +163,59 @@ class LockManager:
         LockUsageError
             `tid` is not live or waits already, or the path is empty.
         """
-        if not resource:
-            raise LockUsageError("a resource is a path of at least one part")
-        deadline_s = None if timeout_s is None else self._clock() + timeout_s
-        if len(resource) > 1:
-            enclosing = intention(mode)
-            for length in range(1, len(resource)):
-                self._acquire_one(tid, resource[:length], enclosing, deadline_s)
-        self._acquire_one(tid, resource, mode, deadline_s)
+        if mode.__class__ is not Mode or resource.__class__ is not tuple or not resource:
+            raise refusals.neither_path_nor_mode(refusals.GRANT, tid, resource, mode)
+        deadline_s = self._deadline_s(timeout_s)
+        wait = timeout_s is None or timeout_s > 0
+        enclosing = INTENTION[mode]
+        request = self._table.request
+        asked = 0
+        while asked < len(resource):
+            with self._latch:
+                self._refuse_cancelled(tid)
+                reply: Reply = GRANTED
+                while reply is GRANTED and asked < len(resource):
+                    asked += 1
+                    if asked < len(resource):
+                        reply = request(tid, resource[:asked], enclosing, wait=wait)
+                    else:
+                        reply = request(tid, resource, mode, wait=wait)
+                if reply is GRANTED:
+                    return
+                woken, sleeper = self._receive(tid, reply)
+            _wake(woken)
+            self._see_through(tid, reply, sleeper, deadline_s)
+            wait = deadline_s is None or self._clock() < deadline_s
+
+    def await_end(self, tid: int, of: int, timeout_s: float | None = None) -> None:
+        """Block until transaction `of` has ended, for one that depends on it.
+
+        The end of a subtransaction that commits is final for the inferiors of its parent only; for
+        others the wait goes on for the parent. Raises like `acquire`; `timeout_s` is as there.
+        """
+        deadline_s = self._deadline_s(timeout_s)
+        wait = timeout_s is None or timeout_s > 0
+        with self._latch:
+            self._refuse_cancelled(tid)
+            reply = self._table.await_end(tid, of, wait=wait)
+            woken, sleeper = self._receive(tid, reply)
+        _wake(woken)
+        self._see_through(tid, reply, sleeper, deadline_s)
+
+    def await_causes(self, tid: int, timeout_s: float | None = None) -> None:
+        """Block until nobody is left on whom `tid` causally depends, so that it may commit.
+
+        Raises like `acquire`; `timeout_s` is as there.
+        """
+        deadline_s = self._deadline_s(timeout_s)
+        while True:
+            with self._latch:
+                causes = self._table.causes(tid)
+            if not causes:
+                return
+            if deadline_s is not None:
+                timeout_s = deadline_s - self._clock()
+            self.await_end(tid, causes[0], timeout_s)
 
     def downgrade(self, tid: int, resource: Resource, mode: Mode | None) -> None:
         """Hold `resource` in a weaker mode (None: not at all) and retain what was held.
@@ -197,82 +237,98 @@ class LockManager:
     # -- questions ---------------------------------------------------------------------------
 
     def holds(self, tid: int, resource: Resource, mode: Mode) -> bool:
-        """Tell whether `tid` holds `resource` in a mode that covers `mode`. O(1)."""
+        """Tell whether `tid` may use `resource` in `mode`; see `LockTable.holds`."""
         with self._latch:
             return self._table.holds(tid, resource, mode)
 
     def dump(self) -> str:
         """Return the forest, the waits and the locks as text; see `LockTable.dump`."""
+        return self.snapshot().text()
+
+    def snapshot(self) -> Snapshot:
+        """Return the whole state as values, to be looked at without the latch."""
         with self._latch:
-            return self._table.dump()
+            return self._table.snapshot()
 
     @property
     def counters(self) -> Counters:
         """The counters as they are now; a copy."""
         with self._latch:
-            return replace(self._counters)
+            return replace(self._table.counters)
 
     # -- blocking ----------------------------------------------------------------------------
 
-    def _acquire_one(
-        self, tid: int, resource: Resource, mode: Mode, deadline_s: float | None
-    ) -> None:
+    def _deadline_s(self, timeout_s: float | None) -> float | None:
+        return None if timeout_s is None else self._clock() + timeout_s
+
+    def _refuse_cancelled(self, tid: int) -> None:
+        """Let nobody wait who was told not to. REQUIRES: the latch."""
+        if tid in self._cancelled:
+            raise _cancelled(tid)
+
+    def _receive(self, tid: int, reply: Reply) -> tuple[list[_Sleeper], _Sleeper | None]:
+        """Take over what a reply did to others. REQUIRES: the latch.
+
+        Returns whom to wake once the latch is released, and where `tid` sleeps if it must.
+        """
+        woken = self._hand_over(reply.effects)
         sleeper = None
-        with self._latch:
-            if tid in self._cancelled:
-                raise _cancelled(tid, resource, mode)
-            reply = self._table.request(tid, resource, mode)
-            self._counters.requests += 1
-            if reply is GRANTED:
-                self._counters.grants += 1
-                return
-            woken = self._hand_over(reply.effects)
-            started_s = self._clock()
-            if isinstance(reply, Denied):
-                self._counters.deadlocks += 1
-            elif not isinstance(reply, Blocked):
-                self._counters.grants += 1
-            elif deadline_s is not None and deadline_s <= started_s:
-                self._counters.timeouts += 1
-                woken += self._hand_over(self._table.cancel(tid))
-            else:
-                self._counters.waits += 1
+        if isinstance(reply, Busy):
+            self._table.counters.timeouts += 1
+        elif isinstance(reply, Blocked):
+            try:
                 sleeper = self._sleepers[tid] = _Sleeper(self._new_waiter())
-        _wake(woken)
+            except BaseException:  # whatever it was, nothing waits without a thread
+                _wake(woken + self._hand_over(self._table.cancel(tid)))
+                raise
+            self._table.counters.waits += 1
+        return woken, sleeper
+
+    def _see_through(
+        self, tid: int, reply: Reply, sleeper: _Sleeper | None, deadline_s: float | None
+    ) -> None:
+        """Sleep if need be, until the call may return; raise if it may not."""
         if isinstance(reply, Denied):
             raise Deadlock(reply.report)
-        if isinstance(reply, Blocked):
-            if sleeper is None or not self._sleep(tid, sleeper, started_s, deadline_s):
-                raise _timed_out(reply)
-            if sleeper.cancelled:
-                raise _cancelled(tid, resource, mode)
-            if isinstance(sleeper.outcome, Denial):
-                raise Deadlock(sleeper.outcome.report)
+        if isinstance(reply, Busy):
+            raise _timed_out(reply.edges)
+        if sleeper is None or not isinstance(reply, Blocked):
+            return
+        edges = self._sleep(tid, sleeper, deadline_s)
+        if edges is not None:
+            raise _timed_out(edges)
+        if sleeper.cancelled:
+            raise _cancelled(tid)
+        if isinstance(sleeper.outcome, Denial):
+            raise Deadlock(sleeper.outcome.report)
 
     def _sleep(
-        self, tid: int, sleeper: _Sleeper, started_s: float, deadline_s: float | None
-    ) -> bool:
-        """Block until somebody ends the wait; False if nobody did and the request is withdrawn."""
+        self, tid: int, sleeper: _Sleeper, deadline_s: float | None
+    ) -> tuple[Edge, ...] | None:
+        """Block until somebody ends the wait; if nobody did, return the edges that it had."""
+        started_s = self._clock()
         try:
-            sleeper.waiter.wait(None if deadline_s is None else deadline_s - started_s)
+            sleeper.waiter.wait(None if deadline_s is None else max(0.0, deadline_s - started_s))
         finally:  # an interrupt must not leave the request in the queue either
-            ended = self._rise(tid, started_s)
-        return ended
+            edges = self._rise(tid, started_s)
+        return edges
 
-    def _rise(self, tid: int, started_s: float) -> bool:
-        """Tell whether somebody ended the wait of `tid`; withdraw its request if not.
+    def _rise(self, tid: int, started_s: float) -> tuple[Edge, ...] | None:
+        """Give up the wait of `tid`, and return its edges, unless somebody has ended it.
 
         Whoever ends a wait takes the sleeper out of `_sleepers` under the latch, so a grant that
         comes as the time is up is either kept or never made.
         """
         with self._latch:
-            self._counters.wait_s_total += self._clock() - started_s
-            if self._sleepers.pop(tid, None) is None:
-                return True
-            self._counters.timeouts += 1
+            self._table.counters.wait_s_total += self._clock() - started_s
+            if tid not in self._sleepers:
+                return None
+            edges = self._table.edges(tid)
             woken = self._hand_over(self._table.cancel(tid))
+            del self._sleepers[tid]
+            self._table.counters.timeouts += 1
         _wake(woken)
-        return False
+        return edges
 
     def _hand_over(self, effects: Effects) -> list[_Sleeper]:
         """Give each effect to the thread it ends the wait of. REQUIRES: the latch.
@@ -281,26 +337,22 @@ class LockManager:
         """
         woken: list[_Sleeper] = []
         for step in effects:
-            sleeper = self._sleepers.pop(step.tid)
-            sleeper.outcome = step
-            if isinstance(step, Grant):
-                self._counters.grants += 1
-            else:
-                self._counters.deadlocks += 1
-            woken.append(sleeper)
+            sleeper = self._sleepers.pop(step.tid, None)
+            if sleeper is not None:  # else its thread was interrupted and is on its way out
+                sleeper.outcome = step
+                woken.append(sleeper)
         return woken
 
     def _refuse_to_uncover(self, tid: int, resource: Resource, mode: Mode | None) -> None:
         """Keep the prefixes of what `tid` holds locked. REQUIRES: the latch."""
+        if mode is not None and mode.__class__ is not Mode:
+            return  # the table refuses it
         depth = len(resource)
         for inner, held in self._table.held(tid).items():
             if len(inner) > depth and inner[:depth] == resource:
-                needed = intention(held)
+                needed = INTENTION[held]
                 if mode is None or SUPREMUM[mode][needed] is not mode:
-                    raise LockUsageError(
-                        f"transaction {tid} holds {held.name} on {resource_text(inner)}, which "
-                        f"needs {needed.name} on {resource_text(resource)}; downgrade that first"
-                    )
+                    raise refusals.needed_inside(tid, resource, needed, inner, held)
 
 
 def _wake(sleepers: list[_Sleeper]) -> None:
@@ -308,14 +360,11 @@ def _wake(sleepers: list[_Sleeper]) -> None:
         sleeper.waiter.wake()
 
 
-def _cancelled(tid: int, resource: Resource, mode: Mode) -> WaitCancelled:
-    return WaitCancelled(
-        f"transaction {tid} was cancelled and cannot have {mode.name} on "
-        f"{resource_text(resource)}; abort it"
-    )
+def _cancelled(tid: int) -> WaitCancelled:
+    return WaitCancelled(f"transaction {tid} was cancelled and can wait for nothing; abort it")
 
 
-def _timed_out(reply: Blocked) -> LockTimeout:
-    lines = ["the lock was not granted in time; when the request was made:"]
-    lines += [f"  {edge.text()}" for edge in reply.edges]
+def _timed_out(edges: tuple[Edge, ...]) -> LockTimeout:
+    lines = ["not granted in time:"]
+    lines += [f"  {edge.text()}" for edge in edges]
     return LockTimeout("\n".join(lines))

@@ -12,6 +12,8 @@ from typing import Final
 __all__ = [
     "COMPATIBLE",
     "CONFLICTS",
+    "COVERING",
+    "INTENTION",
     "SUPREMUM",
     "UNIT",
     "Mode",
@@ -66,10 +68,13 @@ a transaction retains changes nobody's rights.
 """
 # fmt: on
 
-_TALLY_BITS: Final = 32
+_TALLY_BITS: Final = 24
+_TALLY_PLACES: Final = (X, S, IX, IS, SIX)  # the commonest lowest: small integers are quicker
 
-UNIT: Final[tuple[int, ...]] = tuple(1 << (_TALLY_BITS * mode) for mode in Mode)
-"""``UNIT[mode]``: one lock of this mode in a *tally*, an integer with a 32-bit count per mode.
+UNIT: Final[tuple[int, ...]] = tuple(
+    1 << (_TALLY_BITS * _TALLY_PLACES.index(mode)) for mode in Mode
+)
+"""``UNIT[mode]``: one lock of this mode in a *tally*, an integer with a 24-bit count per mode.
 
 ``tally & CONFLICTS[mode]`` is non-zero iff something counted conflicts with `mode`, however many
 locks are counted.
@@ -82,6 +87,13 @@ CONFLICTS: Final[tuple[int, ...]] = tuple(
 """``CONFLICTS[mode]``: the mask of the counts, in a tally, of the modes that conflict with it."""
 
 
+INTENTION: Final[tuple[Mode, ...]] = (IS, IX, IS, IX, IX)
+"""``INTENTION[mode]``: what is needed on every enclosing resource before `mode` is asked for."""
+
+COVERING: Final[tuple[Mode, ...]] = (S, X, S, X, X)
+"""``COVERING[mode]``: what, held on an enclosing resource, makes `mode` inside it needless."""
+
+
 def intention(mode: Mode) -> Mode:
     """Return the mode needed on every enclosing resource before `mode` is asked for inside it."""
-    return IS if mode in (IS, S) else IX
+    return INTENTION[mode]

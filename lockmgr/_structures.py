@@ -1,68 +1,218 @@
-"""What the lock table is made of: transactions, entries, requests (README, "Structures").
+"""What the lock table is made of: transactions, locks, entries, requests (README, "Structures").
 
-Each lock is seen from two sides, ``entry.holders[transaction]`` and ``transaction.held[entry]``
-(and likewise for retained locks). The methods of `Entry` are the only code that changes either.
+A lock is seen from two sides: its transaction has it in ``held`` or ``retained``, its entry in a
+linked list. The methods of `Entry` are the only code that changes the entry's side.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from lockmgr._modes import CONFLICTS, SUPREMUM, UNIT, Mode
+from lockmgr._modes import CONFLICTS, SUPREMUM, UNIT, Mode, X
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from lockmgr._replies import Resource
 
-__all__ = ["Entry", "Request", "Transaction"]
+__all__ = ["EndWait", "Entry", "Inside", "Lock", "Request", "Transaction", "encloses"]
 
 
 class Transaction:
     """A live node of the forest and what it owns."""
 
-    __slots__ = ("children", "held", "parent", "retained", "tid", "waiting")
+    __slots__ = (
+        "awaited_by",
+        "causes",
+        "children",
+        "dependents",
+        "heir",
+        "held",
+        "inline",
+        "inline_child",
+        "inside",
+        "merged",
+        "parent",
+        "retained",
+        "serial",
+        "tid",
+        "waiting",
+    )
 
-    def __init__(self, tid: int, parent: Transaction | None):
+    def __init__(self, tid: int, serial: int, parent: Transaction | None, inline: bool):
         self.tid = tid
+        self.serial = serial
         self.parent = parent
-        self.children: dict[int, Transaction] = {}
-        self.held: dict[Entry, Mode] = {}
-        self.retained: dict[Entry, Mode] = {}
-        self.waiting: Request | None = None
+        self.inline = inline
+        self.merged = 0
+        self.held: dict[Entry, Lock] = {}
+        self.retained: dict[Entry, Lock] = {}
+        self.heir: Transaction | None = None
+        self.waiting: Request | EndWait | None = None
+        # Few transactions need these, so they are made when first used.
+        self.children: dict[int, Transaction] | None = None
+        self.inline_child: Transaction | None = None
+        self.causes: dict[int, Transaction] | None = None
+        self.dependents: dict[int, Transaction] | None = None
+        self.awaited_by: dict[int, Transaction] | None = None
+        self.inside: dict[Resource, Inside] | None = None
+        if parent is not None:
+            if parent.children is None:
+                parent.children = {}
+            parent.children[tid] = self
+            if inline:
+                parent.inline_child = self
 
-    def is_in_sphere_of(self, other: Transaction) -> bool:
-        """Tell whether `other` is this transaction or a superior of it. O(depth)."""
-        line: Transaction | None = self
-        while line is not None:
-            if line is other:
-                return True
-            line = line.parent
-        return False
+    def bequeath(self, heir: Transaction) -> None:
+        """Let `heir` retain all that this transaction, which ends, holds and retains.
+
+        O(locks held + the fewer of the locks that the two retain): of those the heir takes over
+        the larger collection as it is, with the smaller one put into it. So a lock that is handed
+        up a line of any length moves O(log of the locks) times.
+        """
+        if len(self.retained) > len(heir.retained):
+            self.retained, heir.retained = heir.retained, self.retained
+            self.heir = heir
+        for locks in (self.retained, self.held):
+            for entry, lock in locks.items():
+                entry.hand_on(lock, heir)
+            locks.clear()  # no cycle of references is left for the garbage collector
+
+    def leave_parent(self) -> None:
+        """Be no child any more: it has ended."""
+        if self.parent is not None and self.parent.children is not None:
+            del self.parent.children[self.tid]
+            if self.inline:
+                self.parent.inline_child = None
+
+    def holds(self, entry: Entry | None, mode: Mode) -> bool:
+        """Tell whether it holds `entry` in a mode as strong as `mode`; nobody holds None. O(1)."""
+        lock = None if entry is None else self.held.get(entry)
+        return lock is not None and SUPREMUM[lock.mode][mode] is lock.mode
+
+    def line(self) -> list[Transaction]:
+        """Return this transaction, its superiors and its causal ancestors, each once.
+
+        O(what is returned): the depth, for a hierarchy that depends on no other.
+        """
+        line: list[Transaction] = []
+        node: Transaction | None = self
+        while node is not None:
+            line.append(node)
+            top = node
+            node = node.parent
+        if top.causes:
+            seen = set(line)
+            for member in line:  # grows while it is walked
+                beyond = list(member.causes.values()) if member.causes else []
+                if member.parent is not None:
+                    beyond.append(member.parent)
+                for node in beyond:
+                    if node not in seen:
+                        seen.add(node)
+                        line.append(node)
+        return line
+
+    def is_inferior_of(self, other: Transaction) -> bool:
+        """Tell whether `other` is its parent or that one's parent and so on. O(depth)."""
+        superior = self.parent
+        while superior is not None and superior is not other:
+            superior = superior.parent
+        return superior is not None
+
+    def is_tied(self) -> bool:
+        """Tell whether anybody waits for its end, or causally depends on it, or it on others."""
+        return bool(self.awaited_by or self.dependents or self.causes)
+
+    def sphere(self) -> Iterator[Transaction]:
+        """Walk this transaction and its live inferiors."""
+        found = [self]
+        for member in found:  # grows while it is walked
+            yield member
+            if member.children:
+                found.extend(member.children.values())
+
+
+class Inside:
+    """How many locks a transaction has inside one resource, and when to look at escalating."""
+
+    __slots__ = ("count", "due")
+
+    def __init__(self, due: int):
+        self.count = 0
+        self.due = due
+
+
+class Lock:
+    """What one transaction holds, or what it retains, on one resource."""
+
+    __slots__ = ("_owner", "is_held", "mode", "next", "previous")
+
+    def __init__(self, owner: Transaction, mode: Mode, is_held: bool, next_: Lock | None):
+        self._owner = owner
+        self.mode = mode
+        self.is_held = is_held
+        self.next = next_
+        self.previous: Lock | None = None
+
+    @property
+    def owner(self) -> Transaction:
+        """The transaction that holds or retains it: who got it, or who is the heir of that one."""
+        owner = self._owner
+        heir = owner.heir
+        while heir is not None:
+            owner = heir
+            heir = owner.heir
+        ended = self._owner
+        while ended.heir is not None:  # the next one to ask has a shorter way
+            ended.heir, ended = owner, ended.heir
+        self._owner = owner
+        return owner
+
+    def pass_to(self, heir: Transaction) -> None:
+        """Change the owner."""
+        self._owner = heir
 
 
 class Request:
-    """The one request that a transaction may have waiting."""
+    """A transaction's wait for a lock."""
 
     __slots__ = ("entry", "mode", "transaction", "upgrade")
 
-    def __init__(self, transaction: Transaction, entry: Entry, mode: Mode, *, upgrade: bool):
+    def __init__(self, transaction: Transaction, entry: Entry, mode: Mode, upgrade: bool):
         self.transaction = transaction
         self.entry = entry
         self.mode = mode
         self.upgrade = upgrade
 
 
+class EndWait:
+    """A transaction's wait for the end of another."""
+
+    __slots__ = ("awaited", "transaction")
+
+    def __init__(self, transaction: Transaction, awaited: Transaction):
+        self.transaction = transaction
+        self.awaited = awaited
+
+
+_NOBODY: Final[list[Request]] = []  # the queue of every entry for which nobody has ever waited
+
+
 class Entry:
     """Everything about one resource: who holds it, who retains it, who waits for it."""
 
-    __slots__ = ("held_tally", "holders", "queue", "resource", "retained_tally", "retainers")
+    __slots__ = ("held_tally", "locks", "queue", "resource", "retained_tally", "waiting_tally")
 
     def __init__(self, resource: Resource):
         self.resource = resource
-        self.holders: dict[Transaction, Mode] = {}
-        self.retainers: dict[Transaction, Mode] = {}
+        self.locks: Lock | None = None
         self.held_tally = 0
         self.retained_tally = 0
-        self.queue: list[Request] = []
+        self.queue: list[Request] = _NOBODY
+        self.waiting_tally = 0
+
+    # -- who may have a lock -----------------------------------------------------------------
 
     def admits(self, transaction: Transaction, mode: Mode) -> bool:
         """Tell whether rule 1 lets `transaction` hold the resource in `mode`, the queue apart.
@@ -71,85 +221,153 @@ class Entry:
         the locks of the transaction's own line are taken off the tally and the rest is looked at.
         """
         conflicts = CONFLICTS[mode]
-        others = self.held_tally
-        own = self.holders.get(transaction)
-        if own is not None:
-            others -= UNIT[own]
-        if others & conflicts:
-            return False
+        if self.held_tally & conflicts:
+            own = transaction.held.get(self)
+            if own is None or (self.held_tally - UNIT[own.mode]) & conflicts:
+                return False
         outside = self.retained_tally
         if outside & conflicts:
-            line: Transaction | None = transaction
-            while line is not None:
-                retained = self.retainers.get(line)
-                if retained is not None:
-                    outside -= UNIT[retained]
-                line = line.parent
-        return not outside & conflicts
+            for member in transaction.line():
+                lock = member.retained.get(self)
+                if lock is not None:
+                    outside -= UNIT[lock.mode]
+            if outside & conflicts:
+                return False
+        return True
+
+    def owners(self) -> list[Lock]:
+        """Return the locks held, then those retained; of each kind the oldest first."""
+        held: list[Lock] = []
+        retained: list[Lock] = []
+        lock = self.locks
+        while lock is not None:
+            (held if lock.is_held else retained).append(lock)
+            lock = lock.next
+        held.reverse()
+        retained.reverse()
+        return held + retained
+
+    def is_idle(self) -> bool:
+        """Tell whether nobody holds, retains or waits for the resource."""
+        return self.locks is None and not self.queue
+
+    # -- changes of locks --------------------------------------------------------------------
 
     def hold(self, transaction: Transaction, mode: Mode) -> None:
         """Let `transaction` hold the resource in exactly `mode`, whatever it held before."""
-        before = self.holders.get(transaction)
-        if before is not None:
-            self.held_tally -= UNIT[before]
-        self.holders[transaction] = mode
-        transaction.held[self] = mode
+        lock = transaction.held.get(self)
+        if lock is None:
+            transaction.held[self] = self._add(transaction, mode, True)
+        else:
+            self.held_tally -= UNIT[lock.mode]
+            lock.mode = mode
         self.held_tally += UNIT[mode]
 
     def retain(self, transaction: Transaction, mode: Mode) -> None:
         """Let `transaction` retain the resource in the supremum of `mode` and what it retains."""
-        before = self.retainers.get(transaction)
-        if before is not None:
-            self.retained_tally -= UNIT[before]
-            mode = SUPREMUM[before][mode]
-        self.retainers[transaction] = mode
-        transaction.retained[self] = mode
+        lock = transaction.retained.get(self)
+        if lock is None:
+            transaction.retained[self] = self._add(transaction, mode, False)
+        else:
+            self.retained_tally -= UNIT[lock.mode]
+            mode = lock.mode = SUPREMUM[lock.mode][mode]
         self.retained_tally += UNIT[mode]
 
-    def drop_held(self, transaction: Transaction) -> None:
-        """Take the hold away on this side; the caller clears ``transaction.held``."""
-        self.held_tally -= UNIT[self.holders.pop(transaction)]
+    def hand_on(self, lock: Lock, heir: Transaction) -> None:
+        """Let `heir` retain the resource as `lock` has it, whose owner has it no more.
 
-    def drop_retained(self, transaction: Transaction) -> None:
-        """Take the retained lock away on this side; the caller clears ``transaction.retained``."""
-        self.retained_tally -= UNIT[self.retainers.pop(transaction)]
+        The owner clears its own side.
+        """
+        if heir.retained.get(self) is not None:
+            self.retain(heir, lock.mode)
+            self.drop(lock)
+            return
+        unit = UNIT[lock.mode]
+        if lock.is_held:
+            self.held_tally -= unit
+            self.retained_tally += unit
+            lock.is_held = False
+        lock.pass_to(heir)
+        heir.retained[self] = lock
 
-    def conflicts_with_waiters(self, mode: Mode) -> bool:
-        """Tell whether any waiting request conflicts with `mode`."""
-        return any(CONFLICTS[mode] & UNIT[request.mode] for request in self.queue)
+    def drop(self, lock: Lock) -> None:
+        """Take a lock away; the owner clears its own side."""
+        if lock.is_held:
+            self.held_tally -= UNIT[lock.mode]
+        else:
+            self.retained_tally -= UNIT[lock.mode]
+        before, after = lock.previous, lock.next
+        if before is None:
+            self.locks = after
+        else:
+            before.next = after
+        if after is not None:
+            after.previous = before
+
+    def _add(self, transaction: Transaction, mode: Mode, is_held: bool) -> Lock:
+        first = self.locks
+        lock = self.locks = Lock(transaction, mode, is_held, first)
+        if first is not None:
+            first.previous = lock
+        return lock
+
+    # -- the queue ---------------------------------------------------------------------------
 
     def enqueue(self, request: Request) -> None:
-        """Put a request in its natural place: the end, or for an upgrade after the upgrades."""
+        """Put a request in its natural place.
+
+        That is the end; for an upgrade, before the first, upgrades apart, who waits for what the
+        upgrader holds. It must not pass others: a stream of upgrades would starve them.
+        """
+        if self.queue is _NOBODY:
+            self.queue = []
         place = len(self.queue)
         if request.upgrade:
-            place = next((i for i, other in enumerate(self.queue) if not other.upgrade), place)
+            conflicts = CONFLICTS[request.transaction.held[self].mode]
+            for i, other in enumerate(self.queue):
+                if not other.upgrade and UNIT[other.mode] & conflicts:
+                    place = i
+                    break
         self.queue.insert(place, request)
+        self.waiting_tally += UNIT[request.mode]
         request.transaction.waiting = request
 
     def withdraw(self, request: Request) -> None:
         """Take a request out of the queue."""
         self.queue.remove(request)
+        self.waiting_tally -= UNIT[request.mode]
         request.transaction.waiting = None
 
     def sweep(self) -> list[Request]:
         """Grant, from the head on, what rule 1 admits and no request left ahead conflicts with.
 
         Returns the requests granted. No grant adds an edge between transactions that were not
-        already connected (README, "Why a sweep needs no search").
+        already connected (README, "Why a sweep needs no search"). O(queue up to the first X that
+        stays, but for a copy of it), since that one keeps back all behind it.
         """
         granted: list[Request] = []
         ahead = 0
         for request in tuple(self.queue):
-            if not ahead & CONFLICTS[request.mode] and self.admits(
-                request.transaction, request.mode
-            ):
+            mode = request.mode
+            if not ahead & CONFLICTS[mode] and self.admits(request.transaction, mode):
                 self.withdraw(request)
-                self.hold(request.transaction, request.mode)
+                self.hold(request.transaction, mode)
                 granted.append(request)
+            elif mode is X:
+                break
             else:
-                ahead += UNIT[request.mode]
+                ahead |= UNIT[mode]
         return granted
 
-    def is_idle(self) -> bool:
-        """Tell whether nobody holds, retains or waits for the resource."""
-        return not (self.holders or self.retainers or self.queue)
+
+def encloses(
+    entries: dict[Resource, Entry], transaction: Transaction, resource: Resource, mode: Mode
+) -> bool:
+    """Tell whether `transaction` holds what encloses `resource` in a mode as strong as `mode`.
+
+    O(length of the path).
+    """
+    for length in range(len(resource) - 1, 0, -1):
+        if transaction.holds(entries.get(resource[:length]), mode):
+            return True
+    return False

@@ -7,16 +7,18 @@ the tallies, nor the graph, nor the search of the lock table.
 from __future__ import annotations
 
 from itertools import combinations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from lockmgr._core import LockTable
 from lockmgr._modes import COMPATIBLE, UNIT, Mode
+from lockmgr._replies import Denial, Denied, EdgeKind
+from lockmgr._structures import EndWait, Request, Transaction
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
 
     from lockmgr._replies import Effects, Reply, Resource
-    from lockmgr._structures import Entry, Request, Transaction
+    from lockmgr._structures import Entry, Lock
 
 __all__ = ["InvariantViolated", "VerifyingLockTable"]
 
@@ -31,157 +33,271 @@ class VerifyingLockTable(LockTable):
     Every call costs time quadratic in the size of the table.
     """
 
-    def begin(self, tid: int, parent: int | None = None) -> None:
+    def begin(
+        self,
+        tid: int,
+        parent: int | None = None,
+        *,
+        causes: Iterable[int] = (),
+        inline: bool = False,
+    ) -> None:
         """Begin, then verify."""
-        super().begin(tid, parent)
+        super().begin(tid, parent, causes=causes, inline=inline)
         self.verify()
 
     def commit(self, tid: int) -> Effects:
         """Commit, then verify."""
         effects = super().commit(tid)
         self.verify()
+        self._check_victims(effects)
         return effects
 
     def abort(self, tid: int, heir: int | None = None) -> Effects:
         """Abort, then verify."""
         effects = super().abort(tid, heir)
         self.verify()
+        self._check_victims(effects)
         return effects
 
-    def request(self, tid: int, resource: Resource, mode: Mode) -> Reply:
+    def request(self, tid: int, resource: Resource, mode: Mode, *, wait: bool = True) -> Reply:
         """Request, then verify."""
-        reply = super().request(tid, resource, mode)
+        reply = super().request(tid, resource, mode, wait=wait)
         self.verify()
+        self._check_victims(reply.effects, reply)
+        return reply
+
+    def await_end(self, tid: int, of: int, *, wait: bool = True) -> Reply:
+        """Await, then verify."""
+        reply = super().await_end(tid, of, wait=wait)
+        self.verify()
+        self._check_victims(reply.effects, reply)
         return reply
 
     def cancel(self, tid: int) -> Effects:
         """Cancel, then verify."""
         effects = super().cancel(tid)
         self.verify()
+        self._check_victims(effects)
         return effects
 
     def downgrade(self, tid: int, resource: Resource, mode: Mode | None) -> Effects:
         """Downgrade, then verify."""
         effects = super().downgrade(tid, resource, mode)
         self.verify()
+        self._check_victims(effects)
         return effects
 
     def offer(self, tid: int) -> Effects:
         """Offer, then verify."""
         effects = super().offer(tid)
         self.verify()
+        self._check_victims(effects)
         return effects
 
     def verify(self) -> None:
-        """Check I1 to I7 of the README; the bookkeeping first, as the rest relies on it."""
+        """Check I1 to I8 of the README; the bookkeeping first, as the rest relies on it."""
         live = self._transactions
         for entry in self._entries.values():
             _check_bookkeeping(entry, live)
-        _check_transactions(live, self._entries)
+        for transaction in live.values():
+            _check_forest(transaction, live)
+            _check_ties(transaction, live)
+            _check_owned(transaction, self._entries)
         for entry in self._entries.values():
             _check_locks(entry)
-            _check_no_lost_wake_up(entry)
+            for request in entry.queue:
+                if not _blockers(request):
+                    _fail(_I2, entry, f"{request.transaction.tid} waits for nobody")
         _check_acyclic(live.values())
+        if self._contest.entries() != {e for e in self._entries.values() if e.queue}:
+            raise InvariantViolated(f"{_I4}: who is waited for")
+
+    def _check_victims(self, effects: Effects, reply: Reply | None = None) -> None:
+        """Check I9: whoever was denied lies on a cycle that no order of the queues would break."""
+        reports = [step.report for step in effects if isinstance(step, Denial)]
+        reports += [reply.report] if isinstance(reply, Denied) else []
+        if any(transaction.inline for transaction in self._transactions.values()):
+            return
+        for report in reports:
+            if any(edge.kind is EdgeKind.SOFT for edge in report.cycle):
+                raise InvariantViolated(f"{_I9}: {report.text()}")
+
+
+_Node: TypeAlias = Transaction | Request | EndWait
+
+_I1 = "I1 holders agree"
+_I2 = "I2 waiters are blocked"
+_I3 = "I3 no deadlock"
+_I4 = "I4 views agree"
+_I5 = "I5 nothing is left behind"
+_I6 = "I6 retainers guard"
+_I7 = "I7 parents outlive children"
+_I8 = "I8 ties agree"
+_I9 = "I9 no needless victim"
 
 
 def _check_bookkeeping(entry: Entry, live: Mapping[int, Transaction]) -> None:
-    if not (entry.holders or entry.retainers or entry.queue):
-        _fail("I5 nothing is left behind", entry, "an entry without a use")
-    involved = {*entry.holders, *entry.retainers, *(r.transaction for r in entry.queue)}
-    for transaction in involved:
+    held, retained = _locks(entry)
+    if not (held or retained or entry.queue):
+        _fail(_I5, entry, "an entry without a use")
+    involved = [lock.owner for lock in held + retained]
+    for transaction in involved + [request.transaction for request in entry.queue]:
         if live.get(transaction.tid) is not transaction:
-            _fail("I5 nothing is left behind", entry, f"{transaction.tid} has ended")
-    if any(holder.held.get(entry) is not mode for holder, mode in entry.holders.items()):
-        _fail("I4 views agree", entry, "held")
-    if any(owner.retained.get(entry) is not mode for owner, mode in entry.retainers.items()):
-        _fail("I4 views agree", entry, "retained")
-    if entry.held_tally != sum(UNIT[mode] for mode in entry.holders.values()):
-        _fail("I4 views agree", entry, "tally of held locks")
-    if entry.retained_tally != sum(UNIT[mode] for mode in entry.retainers.values()):
-        _fail("I4 views agree", entry, "tally of retained locks")
+            _fail(_I5, entry, f"{transaction.tid} has ended")
+    if any(lock.owner.held.get(entry) is not lock for lock in held):
+        _fail(_I4, entry, "held")
+    if any(lock.owner.retained.get(entry) is not lock for lock in retained):
+        _fail(_I4, entry, "retained")
+    if entry.held_tally != sum(UNIT[lock.mode] for lock in held):
+        _fail(_I4, entry, "tally of held locks")
+    if entry.retained_tally != sum(UNIT[lock.mode] for lock in retained):
+        _fail(_I4, entry, "tally of retained locks")
+    if entry.waiting_tally != sum(UNIT[request.mode] for request in entry.queue):
+        _fail(_I4, entry, "tally of requests")
     if any(request.transaction.waiting is not request for request in entry.queue):
-        _fail("I4 views agree", entry, "queue")
+        _fail(_I4, entry, "queue")
 
 
-def _check_transactions(live: Mapping[int, Transaction], entries: Mapping[Resource, Entry]) -> None:
-    for tid, transaction in live.items():
-        for entry in transaction.held:
-            if transaction not in entry.holders or entries.get(entry.resource) is not entry:
-                _fail("I4 views agree", entry, f"held by {tid}")
-        for entry in transaction.retained:
-            if transaction not in entry.retainers or entries.get(entry.resource) is not entry:
-                _fail("I4 views agree", entry, f"retained by {tid}")
-        request = transaction.waiting
-        if request is not None and request not in request.entry.queue:
-            _fail("I4 views agree", request.entry, f"request of {tid}")
-        parent = transaction.parent
-        if parent is not None and (
-            live.get(parent.tid) is not parent or parent.children.get(tid) is not transaction
-        ):
-            raise InvariantViolated(f"I7 parents outlive children: {tid} under {parent.tid}")
-        if any(child.parent is not transaction for child in transaction.children.values()):
-            raise InvariantViolated(f"I7 parents outlive children: children of {tid}")
+def _locks(entry: Entry) -> tuple[list[Lock], list[Lock]]:
+    """Walk the linked list, and check that it reads the same backwards."""
+    held: list[Lock] = []
+    retained: list[Lock] = []
+    previous: Lock | None = None
+    lock = entry.locks
+    while lock is not None:
+        if lock.previous is not previous:
+            _fail(_I4, entry, "the list of locks is broken")
+        (held if lock.is_held else retained).append(lock)
+        previous, lock = lock, lock.next
+    return held, retained
+
+
+def _check_owned(transaction: Transaction, entries: Mapping[Resource, Entry]) -> None:
+    for owned, is_held in ((transaction.held, True), (transaction.retained, False)):
+        for entry, lock in owned.items():
+            found = any(lock is other for other in _locks(entry)[0 if is_held else 1])
+            if (
+                not found
+                or lock.owner is not transaction
+                or entries.get(entry.resource) is not entry
+            ):
+                _fail(_I4, entry, f"owned by {transaction.tid}")
+    request = transaction.waiting
+    if isinstance(request, Request) and request not in request.entry.queue:
+        _fail(_I4, request.entry, f"request of {transaction.tid}")
+
+
+def _check_forest(transaction: Transaction, live: Mapping[int, Transaction]) -> None:
+    parent = transaction.parent
+    if parent is not None and (
+        live.get(parent.tid) is not parent
+        or parent.children is None
+        or parent.children.get(transaction.tid) is not transaction
+    ):
+        raise InvariantViolated(f"{_I7}: {transaction.tid} under {parent.tid}")
+    if any(child.parent is not transaction for child in (transaction.children or {}).values()):
+        raise InvariantViolated(f"{_I7}: children of {transaction.tid}")
+
+
+def _check_ties(transaction: Transaction, live: Mapping[int, Transaction]) -> None:
+    tid = transaction.tid
+    wait = transaction.waiting
+    awaited = [wait.awaited] if isinstance(wait, EndWait) else []
+    for others, back in (
+        (transaction.causes, "dependents"),
+        (transaction.dependents, "causes"),
+        ({other.tid: other for other in awaited}, "awaited_by"),
+    ):
+        for other in (others or {}).values():
+            mirrored = getattr(other, back) or {}
+            if live.get(other.tid) is not other or mirrored.get(tid) is not transaction:
+                raise InvariantViolated(f"{_I8}: {tid} and {other.tid} ({back})")
+    for waiter in (transaction.awaited_by or {}).values():
+        wait = waiter.waiting
+        if not isinstance(wait, EndWait) or wait.awaited is not transaction:
+            raise InvariantViolated(f"{_I8}: {waiter.tid} waits for the end of {tid}")
 
 
 def _check_locks(entry: Entry) -> None:
-    for (one, mode), (other, other_mode) in combinations(entry.holders.items(), 2):
-        if not COMPATIBLE[mode][other_mode]:
-            _fail("I1 holders agree", entry, f"{one.tid} and {other.tid} hold it")
-    for holder, mode in entry.holders.items():
-        for retainer, retained in entry.retainers.items():
-            if not COMPATIBLE[mode][retained] and retainer not in _line(holder):
-                _fail("I6 retainers guard", entry, f"{holder.tid} holds, {retainer.tid} retains")
-    for (one, mode), (other, other_mode) in combinations(entry.retainers.items(), 2):
-        related = one in _line(other) or other in _line(one)
-        if not COMPATIBLE[mode][other_mode] and not related:
-            _fail("I6 retainers guard", entry, f"{one.tid} and {other.tid} retain it")
-
-
-def _check_no_lost_wake_up(entry: Entry) -> None:
-    for request in entry.queue:
-        if not any(_blockers(request)):
-            _fail("I2 waiters are blocked", entry, f"{request.transaction.tid} waits for nobody")
+    held, retained = _locks(entry)
+    for lock, other in combinations(held, 2):
+        if not COMPATIBLE[lock.mode][other.mode]:
+            _fail(_I1, entry, f"{lock.owner.tid} and {other.owner.tid} hold it")
+    for lock in held:
+        for other in retained:
+            holder, retainer = lock.owner, other.owner
+            if not COMPATIBLE[lock.mode][other.mode] and retainer not in _line(holder):
+                _fail(_I6, entry, f"{holder.tid} holds, {retainer.tid} retains")
+    for lock, other in combinations(retained, 2):
+        one, two = lock.owner, other.owner
+        related = one in _line(two) or two in _line(one)
+        if not COMPATIBLE[lock.mode][other.mode] and not related:
+            _fail(_I6, entry, f"{one.tid} and {two.tid} retain it")
 
 
 def _check_acyclic(transactions: Iterable[Transaction]) -> None:
-    """Take away, again and again, whoever waits for nobody left; a cycle is what stays."""
-    waits = {
-        transaction: {
-            *transaction.children.values(),
-            *(_blockers(transaction.waiting) if transaction.waiting is not None else ()),
-        }
-        for transaction in transactions
-    }
-    while free := [transaction for transaction, targets in waits.items() if not targets]:
-        for transaction in free:
-            del waits[transaction]
+    """Take away, again and again, what waits for nothing left; a cycle is what stays.
+
+    What waits is a transaction, for its end, and the wait itself of a blocked one: that is what
+    its inline children wait for.
+    """
+    waits: dict[_Node, set[_Node]] = {}
+    for transaction in transactions:
+        targets: set[_Node] = set((transaction.children or {}).values())
+        wait = transaction.waiting
+        if wait is not None:
+            targets.add(wait)
+            waits[wait] = set(_blockers(wait) if isinstance(wait, Request) else [wait.awaited])
+        outer = transaction
+        while outer.inline and outer.parent is not None:
+            outer = outer.parent
+            if outer.waiting is not None:
+                targets.add(outer.waiting)
+        waits[transaction] = targets
+    while free := [waiter for waiter, targets in waits.items() if not targets]:
+        for waiter in free:
+            del waits[waiter]
         for targets in waits.values():
             targets.difference_update(free)
     if waits:
-        raise InvariantViolated(f"I3 no deadlock: a cycle among {sorted(t.tid for t in waits)}")
+        tids = {(w if isinstance(w, Transaction) else w.transaction).tid for w in waits}
+        raise InvariantViolated(f"{_I3}: a cycle among {sorted(tids)}")
 
 
-def _blockers(request: Request) -> Iterator[Transaction]:
+def _blockers(request: Request) -> list[Transaction]:
     """Rule 1 and the queue, to the letter."""
-    entry, transaction = request.entry, request.transaction
+    entry, transaction, mode = request.entry, request.transaction, request.mode
+    held, retained = _locks(entry)
     line = _line(transaction)
-    for holder, mode in entry.holders.items():
-        if holder is not transaction and not COMPATIBLE[request.mode][mode]:
-            yield holder
-    for retainer, mode in entry.retainers.items():
-        if retainer not in line and not COMPATIBLE[request.mode][mode]:
-            yield retainer
-    for other in entry.queue[: entry.queue.index(request)]:
-        if not COMPATIBLE[request.mode][other.mode]:
-            yield other.transaction
+    ahead = entry.queue[: entry.queue.index(request)]
+    return [
+        *(
+            lock.owner
+            for lock in held
+            if lock.owner is not transaction and not COMPATIBLE[mode][lock.mode]
+        ),
+        *(
+            lock.owner
+            for lock in retained
+            if lock.owner not in line and not COMPATIBLE[mode][lock.mode]
+        ),
+        *(other.transaction for other in ahead if not COMPATIBLE[mode][other.mode]),
+    ]
 
 
-def _line(transaction: Transaction) -> list[Transaction]:
-    """Return the transaction and its superiors."""
-    line = [transaction]
-    while line[-1].parent is not None:
-        line.append(line[-1].parent)
-    return line
+def _line(transaction: Transaction) -> set[Transaction]:
+    """Return the transaction, its superiors, and those on which any of them causally depends."""
+    line = {transaction}
+    while True:
+        beyond = {
+            other
+            for member in line
+            for other in (member.parent, *(member.causes or {}).values())
+            if other is not None
+        }
+        if beyond <= line:
+            return line
+        line |= beyond
 
 
 def _fail(invariant: str, entry: Entry, what: str) -> None:

@@ -33,7 +33,7 @@ class ThreadWaiter:
 
     def wait(self, timeout_s: float | None) -> None:
         """Sleep until woken or the time is up."""
-        self._event.wait(timeout_s)
+        self._event.wait(None if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX))
 
     def wake(self) -> None:
         """Wake the sleeper."""

@@ -1,0 +1,127 @@
+"""Lock escalation: many locks inside a resource become one lock on the resource.
+
+An escalation is a favour to the table's memory, never a reason to wait: it is made only when
+rule 1 grants the coarser lock at once and nobody waits for the resource or for anything that is
+given up for it, so it adds no edge to the wait-for graph. It relies on every transaction having
+an intention lock on what encloses the resources that it locks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lockmgr._modes import COMPATIBLE, COVERING, SUPREMUM, Mode
+from lockmgr._structures import Inside
+
+if TYPE_CHECKING:
+    from lockmgr._replies import Resource
+    from lockmgr._structures import Entry, Lock, Transaction
+
+__all__ = ["Escalation"]
+
+
+class Escalation:
+    """Counts locks per transaction and enclosing resource, and escalates past a number.
+
+    Parameters
+    ----------
+    limit : int
+        The most locks that a transaction may own directly inside one resource.
+    entries : dict
+        The table's entries.
+    """
+
+    __slots__ = ("_entries", "_limit")
+
+    def __init__(self, limit: int, entries: dict[Resource, Entry]):
+        self._limit = limit
+        self._entries = entries
+
+    def count(self, transaction: Transaction, enclosing: Resource, locks: int) -> bool:
+        """Add to the number of locks inside `enclosing`; escalate if they are too many.
+
+        Returns whether it did. An attempt looks at all that the transaction owns; when it fails,
+        the next one is made when there are twice as many inside.
+        """
+        if transaction.inside is None:
+            transaction.inside = {}
+        inside = transaction.inside.get(enclosing)
+        if inside is None:
+            inside = transaction.inside[enclosing] = Inside(self._limit)
+        inside.count += locks
+        if inside.count <= inside.due:
+            return False
+        escalated = self._escalate(transaction, enclosing, inside)
+        if escalated:
+            del transaction.inside[enclosing]
+        else:
+            inside.due = max(self._limit, 2 * inside.count)
+        return escalated
+
+    def inherit(self, parent: Transaction, child: Transaction) -> int:
+        """Add what `child` had inside resources to what its parent has; return the escalations."""
+        if child.inside is None:
+            return 0
+        inherited = [(enclosing, inside.count) for enclosing, inside in child.inside.items()]
+        return sum(self.count(parent, enclosing, locks) for enclosing, locks in inherited)
+
+    def _escalate(self, transaction: Transaction, enclosing: Resource, inside: Inside) -> bool:
+        """Exchange the locks inside `enclosing` for one that covers them all, if that can be."""
+        held = _inside(transaction.held, enclosing)
+        retained = _inside(transaction.retained, enclosing)
+        depth = len(enclosing) + 1
+        inside.count = sum(len(e.resource) == depth for e in held.keys() | retained.keys())
+        if inside.count <= self._limit or any(e.queue for e in (*held, *retained)):
+            return False
+        entry = self._entries.get(enclosing)
+        if entry is None or entry.queue:
+            return False
+        hold = _coarse(held, transaction.held.get(entry))
+        retain = _coarse(retained, transaction.retained.get(entry))
+        if hold is not None and (transaction.children or not entry.admits(transaction, hold)):
+            return False  # live children could only deadlock with what is held for them, too
+        if retain is not None and not _may_retain(entry, transaction, retain):
+            return False
+        if hold is not None:
+            entry.hold(transaction, hold)
+        if retain is not None:
+            entry.retain(transaction, retain)
+        for owned, given_up in ((transaction.held, held), (transaction.retained, retained)):
+            for inner, lock in given_up.items():
+                del owned[inner]
+                inner.drop(lock)
+                if inner.is_idle():
+                    del self._entries[inner.resource]
+        return True
+
+
+def _inside(locks: dict[Entry, Lock], enclosing: Resource) -> dict[Entry, Lock]:
+    depth = len(enclosing)
+    return {
+        entry: lock
+        for entry, lock in locks.items()
+        if len(entry.resource) > depth and entry.resource[:depth] == enclosing
+    }
+
+
+def _coarse(given_up: dict[Entry, Lock], own: Lock | None) -> Mode | None:
+    """Return the mode that covers all that is given up, and what is owned already."""
+    mode: Mode | None = None
+    for lock in given_up.values():
+        covers = COVERING[lock.mode]
+        mode = covers if mode is None else SUPREMUM[mode][covers]
+    if mode is None or own is None:
+        return mode
+    return SUPREMUM[mode][own.mode]
+
+
+def _may_retain(entry: Entry, transaction: Transaction, mode: Mode) -> bool:
+    """Tell whether nobody outside the sphere has what conflicts: invariant I6."""
+    line = transaction.line()
+    for lock in entry.owners():
+        owner = lock.owner
+        if COMPATIBLE[mode][lock.mode] or (owner in line and not lock.is_held):
+            continue
+        if owner is not transaction and transaction not in owner.line():
+            return False
+    return True
