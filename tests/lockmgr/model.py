@@ -1,239 +1,275 @@
-"""The locking protocol told naively: everything is recomputed from the list of what happened.
+"""The locking protocol told naively: dictionaries of facts, and questions answered from scratch.
 
-Two things are taken from the table under test as given, because the protocol leaves them open:
-which of several cycles it broke first, and by which move. Each outcome is checked to be one that
-the protocol allows, and where it allows only one, to be that one.
+Written from rules 1 to 5 (Saygin, Ulusoy, Chakravarthy, section 3.1) and from what README says of
+queues, waits and victims; it shares nothing with the table but the two tables of modes. It knows
+what may be, `Oracle` compares it with what the table did.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable
 from typing import TypeAlias
 
-from lockmgr import (
-    Blocked,
-    Denial,
-    Denied,
-    Edge,
-    EdgeKind,
-    Effects,
-    Grant,
-    Granted,
-    Mode,
-    Reply,
-    Resource,
-)
+from lockmgr import Edge, EdgeKind, LockView, Mode, Resource, TransactionView
 from lockmgr._modes import COMPATIBLE, SUPREMUM
 
 Queues: TypeAlias = dict[Resource, list[int]]
 Lock: TypeAlias = tuple[int, Resource]
-Arcs: TypeAlias = dict[int, dict[int, EdgeKind]]
+Reason: TypeAlias = tuple[EdgeKind, Mode]
+"""Why one waits for another: the kind of edge, and the mode of the other's lock or request."""
+
+BLOCKED_BY = {EdgeKind.HELD, EdgeKind.RETAINED, EdgeKind.SOFT, EdgeKind.DEPENDENCY}
+"""The kinds of edges that a wait has; the others are not about a call that waits."""
 
 
 class Model:
-    """What the rules say, from a list of facts; `queues` holds the observed queue orders."""
+    """Live transactions, what they own, what they wait for, and in which order.
 
-    def __init__(self) -> None:
-        self.facts: list[tuple[str, int, Resource, Mode | int | None]] = []
-        self.queues: Queues = {}
+    Waiting transactions are two nodes of the wait-for graph: the number stands for the end of the
+    transaction, its negative for the end of its wait.
+    """
+
+    def __init__(self, policy: str) -> None:
+        self.policy = policy
         self.parents: dict[int, int | None] = {}
+        """Live transactions in order of their begin."""
+        self.inline: set[int] = set()
+        self.causes: dict[int, set[int]] = {}
+        self.merged: Counter[int] = Counter()
         self.held: dict[Lock, Mode] = {}
         self.retained: dict[Lock, Mode] = {}
         self.asked: dict[int, tuple[Resource, Mode]] = {}
+        self.awaited: dict[int, int] = {}
+        self.queues: Queues = {}
 
-    def add(
-        self, verb: str, tid: int, resource: Resource = (), what: Mode | int | None = None
-    ) -> None:
-        """Add a fact and compute everything again, from the first fact on."""
-        self.facts.append((verb, tid, resource, what))
-        self.parents, self.held, self.retained, self.asked = {}, {}, {}, {}
-        for fact in self.facts:
-            self._replay(*fact)
+    # -- what happens ------------------------------------------------------------------------
 
-    def _replay(self, verb: str, tid: int, resource: Resource, what: Mode | int | None) -> None:
-        lock = (tid, resource)
-        if verb == "begin":
-            self.parents[tid] = what
-        elif verb == "ask":
-            assert isinstance(what, Mode)
-            self.asked[tid] = (resource, what)
-        elif verb == "withdraw":
-            del self.asked[tid]
-        elif verb == "grant":
-            assert isinstance(what, Mode)
-            self.held[lock] = what
-            self.asked.pop(tid, None)
-        elif verb == "downgrade":
-            self._retain(lock, self.held.pop(lock))
-            if isinstance(what, Mode):
-                self.held[lock] = what
-        else:
-            assert verb in {"commit", "abort"}
-            parent = self.parents.pop(tid)
-            for locks in (self.held, self.retained):
-                for owner, owned in [key for key in locks if key[0] == tid]:
-                    mode = locks.pop((owner, owned))
-                    if verb == "commit" and parent is not None:
-                        self._retain((parent, owned), mode)
+    def begin(self, tid: int, parent: int | None, causes: Iterable[int], inline: bool) -> None:
+        self.parents[tid] = parent
+        self.causes[tid] = set(causes)
+        if inline:
+            self.inline.add(tid)
 
-    def _retain(self, lock: Lock, mode: Mode) -> None:
-        before = self.retained.get(lock)
-        self.retained[lock] = mode if before is None else SUPREMUM[before][mode]
+    def hold(self, tid: int, resource: Resource, mode: Mode) -> None:
+        self.held[tid, resource] = mode
 
-    # -- the rules ---------------------------------------------------------------------------
+    def retain(self, tid: int, resource: Resource, mode: Mode) -> None:
+        before = self.retained.get((tid, resource))
+        self.retained[tid, resource] = mode if before is None else SUPREMUM[before][mode]
 
-    def line(self, tid: int) -> list[int]:
-        """The transaction and its superiors."""
-        superior = self.parents[tid]
-        return [tid] if superior is None else [tid, *self.line(superior)]
+    def downgrade(self, tid: int, resource: Resource, mode: Mode | None) -> None:
+        """Rule 5."""
+        self.retain(tid, resource, self.held.pop((tid, resource)))
+        if mode is not None:
+            self.hold(tid, resource, mode)
+
+    def end(self, tid: int, heir: int | None, *, committed: bool) -> set[int]:
+        """Rules 2 to 4; return whose wait for the end of `tid` is over."""
+        parent = self.parents.pop(tid)
+        for locks in (self.held, self.retained):
+            for resource, mode in of(tid, locks).items():
+                del locks[tid, resource]
+                if heir is not None:
+                    self.retain(heir, resource, mode)
+        del self.causes[tid]
+        successor = parent if committed else None
+        for causes in self.causes.values():
+            if tid in causes:
+                causes.remove(tid)
+                causes.update(() if successor is None else (successor,))
+        over: set[int] = set()
+        for waiter in [waiter for waiter, awaited in self.awaited.items() if awaited == tid]:
+            if successor is None or successor in (waiter, *self.superiors(waiter)):
+                over.add(waiter)
+                del self.awaited[waiter]
+            else:
+                self.awaited[waiter] = successor
+        undone = 1 + self.merged.pop(tid, 0)
+        if successor is not None:
+            self.merged[successor] += undone
+        self.inline.discard(tid)
+        return over
+
+    def stop_waiting(self, tid: int) -> None:
+        self.asked.pop(tid, None)
+        self.awaited.pop(tid, None)
+
+    # -- who is who --------------------------------------------------------------------------
+
+    def waits(self, tid: int) -> bool:
+        return tid in self.asked or tid in self.awaited
 
     def children(self, tid: int) -> list[int]:
         return [child for child, parent in self.parents.items() if parent == tid]
 
-    def in_the_way(self, tid: int, resource: Resource, mode: Mode) -> dict[int, EdgeKind]:
+    def superiors(self, tid: int) -> list[int]:
+        parent = self.parents[tid]
+        return [] if parent is None else [parent, *self.superiors(parent)]
+
+    def line(self, tid: int) -> set[int]:
+        """The transaction, its superiors, and its causal ancestors with theirs."""
+        parent = self.parents[tid]
+        nearest = self.causes[tid] if parent is None else {parent}
+        return {tid}.union(*(self.line(other) for other in nearest))
+
+    def sphere(self, tid: int) -> list[int]:
+        return [tid, *(other for other in self.parents if tid in self.superiors(other))]
+
+    def hosts(self, tid: int) -> list[int]:
+        """The superiors on whose thread it runs, from its parent up."""
+        parent = self.parents[tid]
+        return [parent, *self.hosts(parent)] if parent is not None and tid in self.inline else []
+
+    def may_begin_inline(self, parent: int) -> bool:
+        """Whether it is the innermost on its thread, and awake: only that one is running."""
+        return not self.waits(parent) and self.inline.isdisjoint(self.children(parent))
+
+    def innermost(self, tid: int) -> int:
+        """Whom its thread runs."""
+        inner = [child for child in self.children(tid) if child in self.inline]
+        return self.innermost(inner[0]) if inner else tid
+
+    def is_stalled(self, tid: int) -> bool:
+        """Whether its thread sleeps in a call of its own or of another."""
+        innermost = self.innermost(tid)
+        return any(self.waits(other) for other in (innermost, *self.hosts(innermost)))
+
+    # -- who may have what -------------------------------------------------------------------
+
+    def covers(self, tid: int, resource: Resource, mode: Mode) -> bool:
+        """Whether it holds something enclosing `resource` that makes `mode` needless."""
+        enough = {Mode.S, Mode.SIX, Mode.X} if mode in (Mode.IS, Mode.S) else {Mode.X}
+        return any(
+            self.held.get((tid, resource[:length])) in enough for length in range(1, len(resource))
+        )
+
+    def may_use(self, tid: int, resource: Resource, mode: Mode) -> bool:
+        """Whether it holds `resource` in `mode`, or what covers that."""
+        held = self.held.get((tid, resource))
+        return (held is not None and SUPREMUM[held][mode] is held) or self.covers(
+            tid, resource, mode
+        )
+
+    def in_the_way(self, tid: int, resource: Resource, mode: Mode) -> dict[int, Reason]:
         """Whom rule 1 keeps from granting."""
-        found: dict[int, EdgeKind] = {}
+        found: dict[int, Reason] = {}
         for (other, there), held in self.held.items():
             if there == resource and other != tid and not COMPATIBLE[mode][held]:
-                found[other] = EdgeKind.HELD
+                found[other] = (EdgeKind.HELD, held)
         for (other, there), retained in self.retained.items():
-            if there == resource and other not in self.line(tid) and not COMPATIBLE[mode][retained]:
-                found.setdefault(other, EdgeKind.RETAINED)
+            if there == resource and not COMPATIBLE[mode][retained] and other not in self.line(tid):
+                found.setdefault(other, (EdgeKind.RETAINED, retained))
         return found
 
-    def blockers(self, tid: int, queue: list[int]) -> dict[int, EdgeKind]:
-        """Whom a waiting transaction waits for, with the hardest kind of edge to each."""
+    def blockers(self, tid: int, queue: list[int]) -> dict[int, Reason]:
+        """Whom a waiting request waits for, with the hardest reason for each."""
         resource, mode = self.asked[tid]
         found = self.in_the_way(tid, resource, mode)
         for other in queue[: queue.index(tid)]:
-            if not COMPATIBLE[mode][self.asked[other][1]]:
-                found.setdefault(other, EdgeKind.SOFT)
+            if self.conflict(tid, other):
+                found.setdefault(other, (EdgeKind.SOFT, self.asked[other][1]))
         return found
 
-    def arcs(self, queues: Queues) -> Arcs:
-        """The whole wait-for graph."""
-        arcs: Arcs = {
-            tid: dict.fromkeys(self.children(tid), EdgeKind.COMMIT) for tid in self.parents
-        }
-        for tid, (resource, _) in self.asked.items():
-            arcs[tid].update(self.blockers(tid, queues[resource]))
-        return arcs
+    def enqueued(self, tid: int, queues: Queues) -> Queues:
+        """The queues when a transaction has taken its place for what it has just asked for.
 
-    def has_cycle(self, queues: Queues) -> bool:
-        reach = {tid: set(targets) for tid, targets in self.arcs(queues).items()}
+        That is behind all others; an upgrade's is before the first, upgrades apart, who waits for
+        what the upgrader holds.
+        """
+        resource = self.asked[tid][0]
+        queue = queues.get(resource, [])
+        place = len(queue)
+        held = self.held.get((tid, resource))
+        if held is not None:
+            in_its_way = (
+                i
+                for i, other in enumerate(queue)
+                if (other, resource) not in self.held and not COMPATIBLE[self.asked[other][1]][held]
+            )
+            place = next(in_its_way, place)
+        return {**queues, resource: [*queue[:place], tid, *queue[place:]]}
+
+    def conflict(self, tid: int, other: int) -> bool:
+        """Whether the requests of two do."""
+        return not COMPATIBLE[self.asked[tid][1]][self.asked[other][1]]
+
+    # -- the wait-for graph ------------------------------------------------------------------
+
+    def wait_edges(self, tid: int, queues: Queues) -> set[Edge]:
+        """The edges of a wait."""
+        if tid in self.awaited:
+            return {Edge(tid, self.awaited[tid], EdgeKind.DEPENDENCY)}
+        resource, mode = self.asked[tid]
+        return {
+            Edge(tid, other, kind, resource, mode, against)
+            for other, (kind, against) in self.blockers(tid, queues[resource]).items()
+        }
+
+    def edges(self, queues: Queues) -> set[Edge]:
+        """The whole wait-for graph."""
+        edges = {
+            Edge(parent, tid, EdgeKind.COMMIT)
+            for tid, parent in self.parents.items()
+            if parent is not None
+        }
+        for tid in self.parents:
+            if self.waits(tid):
+                edges |= self.wait_edges(tid, queues)
+            asleep = [host for host in self.hosts(tid) if self.waits(host)]
+            edges |= {Edge(tid, host, EdgeKind.INLINE) for host in asleep[:1]}
+        return edges
+
+    def on_cycles(self, queues: Queues) -> set[int]:
+        """The transactions that are on a cycle, by their end or by their wait."""
+        reach: dict[int, set[int]] = {tid: set() for tid in self.parents}
+        for tid in (*self.asked, *self.awaited):
+            reach[-tid] = set()
+            reach[tid].add(-tid)
+        for edge in self.edges(queues):
+            waiter, other = edge.waiter, edge.waited_for
+            if edge.kind is EdgeKind.INLINE:
+                reach[waiter].add(-other)
+            else:
+                reach[-waiter if edge.kind in BLOCKED_BY else waiter].add(other)
         for via in reach:
             for targets in reach.values():
                 if via in targets:
                     targets |= reach[via]
-        return any(tid in targets for tid, targets in reach.items())
+        return {abs(node) for node, targets in reach.items() if node in targets}
 
-    # -- what the table did ------------------------------------------------------------------
+    def named(self, cycle: list[Edge]) -> int:
+        """Whom the policy names, of a cycle that begins with the requester's edge."""
+        blocked = [edge.waiter for edge in cycle if edge.kind in BLOCKED_BY]
+        if self.policy == "requester":
+            return blocked[0]
+        if self.policy == "blocker":
+            after = [edge.waiter for edge in cycle[1:] if edge.kind in BLOCKED_BY]
+            return (after or blocked)[0]
+        if self.policy == "youngest":
+            return max(blocked, key=list(self.parents).index)
+        if self.policy == "smallest hierarchy":
+            return min(blocked, key=lambda tid: sum(1 + self.merged[t] for t in self.sphere(tid)))
+        assert self.policy == "least work"
+        owned = Counter(owner for owner, _ in (*self.held, *self.retained))
+        return min(blocked, key=lambda tid: sum(owned[t] for t in self.sphere(tid)))
 
-    def check_request(
-        self, tid: int, resource: Resource, asked: Mode, reply: Reply, after: Queues
-    ) -> None:
-        held = self.held.get((tid, resource))
-        mode = asked if held is None else SUPREMUM[held][asked]
-        if mode is held:
-            assert reply == Granted()
-            assert after == self.queues
-            return
-        self.add("ask", tid, resource, mode)
-        queue = self.queues.get(resource, [])
-        place = len(queue)
-        if held is not None:
-            place = next((i for i, t in enumerate(queue) if (t, resource) not in self.held), place)
-        natural = {**self.queues, resource: [*queue[:place], tid, *queue[place:]]}
-        if not self.has_cycle(natural):
-            blockers = self.blockers(tid, natural[resource])
-            if blockers:
-                edges = {Edge(tid, other, kind, resource, mode) for other, kind in blockers.items()}
-                assert isinstance(reply, Blocked)
-                assert set(reply.edges) == edges
-                assert len(reply.edges) == len(edges)
-                assert after == natural
-            else:
-                assert isinstance(reply, Granted)
-                assert after == self.queues
-                self.add("grant", tid, resource, mode)
-            assert reply.effects == ()
-        elif isinstance(reply, Denied):
-            for position in range(place + 1):
-                order = [*queue[:position], tid, *queue[position:]]
-                assert self.has_cycle({**self.queues, resource: order}), "denied without need"
-            assert reply.report.victim == tid
-            self._check_cycle(reply.report.cycle, natural)
-            self.add("withdraw", tid)
-            self._apply_grants(reply.effects)
-        else:
-            own = (Grant(tid, resource, mode),) if isinstance(reply, Granted) else ()
-            self._apply_grants((*own, *reply.effects))
-            assert (tid in self.asked) == isinstance(reply, Blocked)
-        self._settle(after)
+    # -- as the table tells it ---------------------------------------------------------------
 
-    def check_end(self, verb: str, tid: int, effects: Effects, after: Queues) -> None:
-        """Check a commit, abort or withdrawal."""
-        parent = self.parents[tid]
-        if verb == "withdraw":
-            self.queues[self.asked[tid][0]].remove(tid)
-        self.add(verb, tid)
-        if self.has_cycle(self.queues):
-            assert verb == "commit"
-            denials = [step for step in effects if isinstance(step, Denial)]
-            for victim, report in denials:
-                assert report.victim == victim
-                assert report.cycle[0].waited_for == parent
-                assert report.cycle[0].kind is EdgeKind.RETAINED
-                self._check_cycle(report.cycle, self.queues)
-                self.queues[self.asked[victim][0]].remove(victim)
-                self.add("withdraw", victim)
-            self._apply_grants(effects[len(denials) :])
-        else:
-            self.check_quiet(effects, after)
-        self._settle(after)
+    def transaction_views(self) -> list[TransactionView]:
+        return [
+            TransactionView(tid, parent, tuple(sorted(self.causes[tid])), tid in self.inline)
+            for tid, parent in self.parents.items()
+        ]
 
-    def check_quiet(self, effects: Effects, after: Queues) -> None:
-        """Check a change that closed no cycle: the heads of the queues go, nobody moves."""
-        expected: dict[Resource, list[Grant]] = {}
-        for resource, queue in self.queues.items():
-            for tid in list(queue):
-                if not self.blockers(tid, queue):
-                    expected.setdefault(resource, []).append(Grant(tid, *self.asked[tid]))
-                    self.add("grant", tid, *self.asked[tid])
-                    queue.remove(tid)
-        actual: dict[Resource, list[Grant]] = {}
-        for step in effects:
-            assert isinstance(step, Grant)
-            actual.setdefault(step.resource, []).append(step)
-        assert actual == expected
-        self._settle(after)
+    def lock_views(self) -> set[LockView]:
+        return {
+            LockView(resource, tid, mode, locks is self.held)
+            for locks in (self.held, self.retained)
+            for (tid, resource), mode in locks.items()
+        }
 
-    def _apply_grants(self, steps: Sequence[Grant | Denial]) -> None:
-        for step in steps:
-            assert isinstance(step, Grant)
-            assert self.asked[step.tid] == (step.resource, step.mode)
-            assert not self.in_the_way(step.tid, step.resource, step.mode)
-            self.add("grant", step.tid, step.resource, step.mode)
 
-    def _check_cycle(self, cycle: tuple[Edge, ...], queues: Queues) -> None:
-        """Each edge is there, save that moves may have made soft edges that `queues` lacks."""
-        arcs = self.arcs(queues)
-        for edge, following in zip(cycle, cycle[1:] + cycle[:1], strict=True):
-            assert edge.waited_for == following.waiter
-            if edge.kind is EdgeKind.SOFT:
-                assert edge.resource is not None
-                assert {edge.waiter, edge.waited_for} <= set(queues[edge.resource])
-            else:
-                assert arcs[edge.waiter][edge.waited_for] is edge.kind
-            if edge.kind is not EdgeKind.COMMIT:
-                assert self.asked[edge.waiter] == (edge.resource, edge.mode)
-
-    def _settle(self, after: Queues) -> None:
-        """Take over the observed order of the queues; it must be stable and free of cycles."""
-        self.queues = after
-        waiting = sorted((resource, tid) for resource, queue in after.items() for tid in queue)
-        assert waiting == sorted((resource, tid) for tid, (resource, _) in self.asked.items())
-        for resource, queue in after.items():
-            for tid in queue:
-                assert self.blockers(tid, queue), f"{tid} waits for nobody on {resource}"
-        assert not self.has_cycle(after)
+def of(tid: int, locks: dict[Lock, Mode]) -> dict[Resource, Mode]:
+    """What of some locks one transaction owns."""
+    return {resource: mode for (owner, resource), mode in locks.items() if owner == tid}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from lockmgr import (
     ThreadWaiter,
     VerifyingLockTable,
     WaitCancelled,
+    _core,
 )
 from tests.lockmgr.workload import Workload
 
@@ -47,7 +49,11 @@ class Bench:
         self, tid: int, resource: tuple[str | int, ...], mode: Mode, timeout_s: float | None = None
     ) -> Future[None]:
         """Acquire on another thread; return once that sleeps."""
-        future = self._pool.submit(self.manager.acquire, tid, resource, mode, timeout_s)
+        return self.asleep_in(self.manager.acquire, tid, resource, mode, timeout_s)
+
+    def asleep_in(self, call: Callable[..., None], *arguments: object) -> Future[None]:
+        """Make a call on another thread; return once that sleeps."""
+        future = self._pool.submit(call, *arguments)
         assert self.asleep.acquire(timeout=WAIT_S)
         return future
 
@@ -207,7 +213,7 @@ def test_cancel_wakes_the_blocked_thread_and_lasts_until_the_end(bench: Bench) -
     cancelled = bench.blocked(2, A, Mode.X)
     behind = bench.blocked(3, A, Mode.S)
     assert manager.cancel(2)
-    with pytest.raises(WaitCancelled, match="2 was cancelled and cannot have X on a; abort it"):
+    with pytest.raises(WaitCancelled, match="2 was cancelled and can wait for nothing; abort it"):
         cancelled.result(WAIT_S)
     behind.result(WAIT_S)
     with pytest.raises(WaitCancelled):
@@ -261,7 +267,7 @@ def test_acquire_second_thread_for_one_transaction_is_refused(bench: Bench) -> N
 def test_acquire_empty_path_or_ended_transaction_is_refused(bench: Bench) -> None:
     manager = bench.manager
     manager.begin(1)
-    with pytest.raises(LockUsageError, match="path of at least one part"):
+    with pytest.raises(LockUsageError, match="1 asks for an empty path"):
         manager.acquire(1, (), Mode.S)
     manager.commit(1)
     with pytest.raises(LockUsageError, match="1 has not begun, or has ended"):
@@ -319,3 +325,118 @@ def test_manager_stress_on_real_threads_loses_no_update_and_leaves_nothing() -> 
     workload.check()
     counters = manager.counters
     assert min(counters.waits, counters.deadlocks, counters.timeouts) > 0, counters
+
+
+def test_await_causes_follows_causes_until_all_have_committed_to_the_top(bench: Bench) -> None:
+    manager = bench.manager
+    manager.begin(1)
+    manager.begin(2, 1)
+    manager.begin(8)
+    manager.begin(9, causes=[2, 8])
+    with pytest.raises(LockTimeout, match="9 waits for the end of 2, on which it depends"):
+        manager.await_causes(9, timeout_s=0)
+    waiting = bench.asleep_in(manager.await_causes, 9)
+    manager.commit(2)
+    manager.commit(1)
+    assert bench.asleep.acquire(timeout=WAIT_S), "now for the other cause"
+    assert not waiting.done()
+    manager.commit(8)
+    waiting.result(WAIT_S)
+    manager.await_causes(9)
+    manager.commit(9)
+    assert manager.dump() == "empty"
+
+
+def test_waiter_that_cannot_be_made_leaves_no_request_behind() -> None:
+    def fail() -> ThreadWaiter:
+        raise MemoryError
+
+    manager = LockManager(VerifyingLockTable(), new_waiter=fail)
+    manager.begin(1)
+    manager.begin(2)
+    manager.acquire(1, A, Mode.X)
+    with pytest.raises(MemoryError):
+        manager.acquire(2, A, Mode.S)
+    assert manager.dump() == "1\n2\na: held 1 X"
+    manager.commit(1)
+    manager.acquire(2, A, Mode.S)
+
+
+def test_abort_withdraws_what_an_interrupted_thread_asked_for(bench: Bench) -> None:
+    manager = bench.manager
+    manager.begin(1)
+    manager.begin(2)
+    manager.acquire(1, A, Mode.X)
+    manager._table.request(2, A, Mode.S)  # and here its thread was interrupted
+    assert not manager.cancel(2)
+    manager.abort(2)
+    manager._table.begin(3)
+    manager._table.request(3, A, Mode.S)
+    manager.commit(1)
+    assert manager.dump() == "3\na: held 3 S"
+    manager.abort(3)
+
+
+def test_acquire_with_a_negative_timeout_is_nowait_and_makes_no_victim(bench: Bench) -> None:
+    manager = LockManager(VerifyingLockTable("youngest"))
+    manager.begin(1)
+    manager.begin(2)
+    manager.acquire(1, A, Mode.X)
+    manager.acquire(2, ("b",), Mode.X)
+    manager._table.request(2, A, Mode.X)
+    for timeout_s in (0, -0.001, float("nan")):
+        with pytest.raises(LockTimeout):
+            manager.acquire(1, ("b",), Mode.X, timeout_s)
+    assert manager.counters.victims == 0
+
+
+def test_wait_longer_than_any_clock_is_no_error(bench: Bench) -> None:
+    manager = bench.manager
+    manager.begin(1)
+    manager.begin(2)
+    manager.acquire(1, A, Mode.X)
+    waiting = bench.blocked(2, A, Mode.S, float("inf"))
+    manager.commit(1)
+    waiting.result(WAIT_S)
+
+
+@pytest.mark.parametrize(
+    ("resource", "mode", "text"),
+    [
+        (A, 4, "4, which is no lock mode"),
+        (A, None, "None, which is no lock mode"),
+        ("abc", Mode.S, "'abc'; a resource is a tuple"),
+        (["a"], Mode.S, r"\['a'\]; a resource is a tuple"),
+        ((), Mode.S, "an empty path"),
+    ],
+)
+def test_request_for_what_is_no_path_or_mode_is_refused_and_changes_nothing(
+    resource: Any, mode: Any, text: str
+) -> None:
+    table = VerifyingLockTable()
+    manager = LockManager(table)
+    table.begin(1)
+    for ask in (table.request, manager.acquire):
+        with pytest.raises((LockUsageError, TypeError)) as refused:
+            ask(1, resource, mode)
+        if isinstance(refused.value, LockUsageError):
+            assert refused.match(f"transaction 1 (names|asks for) {text}")
+        else:
+            assert not _core.__file__.endswith(".py"), "compiled, types are checked before"
+    table.verify()
+    assert table.dump() == "1"
+
+
+@pytest.mark.parametrize("mode", [2, "X"])
+def test_downgrade_to_what_is_no_mode_is_refused_and_changes_nothing(mode: Any) -> None:
+    table = VerifyingLockTable()
+    manager = LockManager(table)
+    manager.begin(1)
+    manager.acquire(1, ROW, Mode.X)
+    before = table.dump()
+    for downgrade in (table.downgrade, manager.downgrade):
+        with pytest.raises((LockUsageError, TypeError)) as refused:
+            downgrade(1, A, mode)
+        if _core.__file__.endswith(".py"):
+            assert refused.match("which is no lock mode")
+    assert table.dump() == before

@@ -1,150 +1,179 @@
-"""Random programs against the naive model, with the invariants checked after every call."""
+"""Random programs against the naive model, with the invariants checked after every call.
+
+The seed is printed with what was tried; `ACTIVEDB_TEST_SEED` sets it, `ACTIVEDB_TEST_SCALE`
+multiplies the number of runs.
+"""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from typing import TypeAlias
+from collections.abc import Iterable
+from dataclasses import replace
 
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+import pytest
+from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis.stateful import run_state_machine_as_test
 
-from lockmgr import Denial, Mode, VerifyingLockTable
-from lockmgr._modes import SUPREMUM
-from tests.lockmgr.model import Model, Queues
+import lockmgr._core
+from lockmgr import Denial, Denied, EdgeKind, Effects, LockTable, Mode, Reply, Resource, Snapshot
+from tests.lockmgr.escalating import EscalationMachine
+from tests.lockmgr.machine import POLICIES, LockMachine
+from tests.lockmgr.model import BLOCKED_BY, Model
 
 SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
-RESOURCES = (("a",), ("b",), ("c",))
-LIVE_MAX = 10
+SEED = int(os.environ["ACTIVEDB_TEST_SEED"])  # drawn by tests/conftest.py if it is not given
+STEPS_MIN = 10_000 * SCALE
+STEPS_PER_RUN_MAX = 80
 
-Draw: TypeAlias = tuple[int, int, int]
-"""Three numbers from which a step picks whatever there is to pick from."""
-
-
-class Run:
-    """A table and its model, driven side by side."""
-
-    def __init__(self) -> None:
-        self.table = VerifyingLockTable()
-        self.model = Model()
-        self.begun = 0
-        self.seen: Counter[str] = Counter()
-
-    def step(self, verb: str, draw: Draw) -> None:
-        """Take one step, if there is a transaction that can."""
-        live = list(self.model.parents)
-        waiting = list(self.model.asked)
-        acting = [tid for tid in live if tid not in waiting]
-        leaves = [tid for tid in acting if not self.model.children(tid)]
-        able = {
-            "cancel": waiting,
-            "commit": leaves,
-            "abort": leaves,
-            "request": leaves * 4 + acting,
-        }.get(verb, acting)
-        if verb == "begin":
-            if len(live) < LIVE_MAX:
-                parents = [None, *live, *live, *live]
-                parent = parents[draw[0] % len(parents)]
-                if parent in acting and draw[1] % 8:
-                    self._offer(parent)
-                self._begin(parent)
-        elif able:
-            tid = able[draw[0] % len(able)]
-            if verb == "request":
-                resource, mode = RESOURCES[draw[1] % len(RESOURCES)], Mode(draw[2] % len(Mode))
-                self._request(tid, resource, mode)
-            elif verb == "downgrade":
-                self._downgrade(tid, draw)
-            else:
-                getattr(self, f"_{verb}")(tid)
-            self._compare()
-
-    def _begin(self, parent: int | None) -> None:
-        self.begun += 1
-        self.table.begin(self.begun, parent)
-        self.model.add("begin", self.begun, (), parent)
-
-    def _request(self, tid: int, resource: tuple[str], mode: Mode) -> None:
-        reply = self.table.request(tid, resource, mode)
-        self.seen[type(reply).__name__] += 1
-        if reply.effects:
-            self.seen["moved another"] += 1
-        self.model.check_request(tid, resource, mode, reply, self._queues())
-
-    def _commit(self, tid: int) -> None:
-        effects = self.table.commit(tid)
-        self.seen["denied at inheritance"] += any(isinstance(step, Denial) for step in effects)
-        self.model.check_end("commit", tid, effects, self._queues())
-
-    def _abort(self, tid: int) -> None:
-        self.model.check_end("abort", tid, self.table.abort(tid), self._queues())
-
-    def _cancel(self, tid: int) -> None:
-        self.model.check_end("withdraw", tid, self.table.cancel(tid), self._queues())
-
-    def _offer(self, tid: int) -> None:
-        effects = self.table.offer(tid)
-        for resource in [there for owner, there in self.model.held if owner == tid]:
-            self.model.add("downgrade", tid, resource)
-        self.model.check_quiet(effects, self._queues())
-
-    def _downgrade(self, tid: int, draw: Draw) -> None:
-        locks = [(there, mode) for (owner, there), mode in self.model.held.items() if owner == tid]
-        if locks:
-            resource, held = locks[draw[1] % len(locks)]
-            weaker = [mode for mode in Mode if mode is not held and SUPREMUM[held][mode] is held]
-            targets = [None, *weaker]
-            target = targets[draw[2] % len(targets)]
-            effects = self.table.downgrade(tid, resource, target)
-            self.model.add("downgrade", tid, resource, target)
-            self.model.check_quiet(effects, self._queues())
-
-    def _queues(self) -> Queues:
-        return {
-            entry.resource: [request.transaction.tid for request in entry.queue]
-            for entry in self.table._entries.values()
-            if entry.queue
-        }
-
-    def _compare(self) -> None:
-        for tid in self.model.parents:
-            for actual, locks in (
-                (self.table.held(tid), self.model.held),
-                (self.table.retained(tid), self.model.retained),
-            ):
-                assert actual == {there: mode for (t, there), mode in locks.items() if t == tid}
-
-    def finish(self) -> None:
-        """End everybody: with no undetected deadlock somebody can always go on."""
-        while self.model.parents:
-            ending = [
-                tid
-                for tid in self.model.parents
-                if tid not in self.model.asked and not self.model.children(tid)
-            ]
-            assert ending, f"stuck:\n{self.table.dump()}"
-            self._commit(ending[0])
-        assert self.table.dump() == "empty"
-
-
-VERBS = (
-    ("request",) * 12 + ("begin",) * 3 + ("commit",) * 2 + ("abort", "cancel", "offer", "downgrade")
+interpreted = pytest.mark.skipif(
+    not lockmgr._core.__file__.endswith(".py"),
+    reason="compiled modules do not see what is put in the place of their functions",
 )
+shrinking = pytest.mark.timeout(900)
 
 
-@settings(max_examples=150 * SCALE, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    st.lists(
-        st.tuples(st.sampled_from(VERBS), st.tuples(*[st.integers(0, 59)] * 3)),
-        min_size=30,
-        max_size=120,
+def run(
+    machine: type[LockMachine], runs: int, table_class: type[LockTable] | None = None
+) -> Counter[str]:
+    """Run a machine so many times, on other tables than its own if wanted; return what happened."""
+    seen: Counter[str] = Counter()
+    names: dict[str, object] = {"seen": seen}
+    phases = [Phase.generate, Phase.shrink]
+    if table_class is not None:
+        names["table_class"] = table_class
+        phases.remove(Phase.shrink)
+    print(f"ACTIVEDB_TEST_SEED={SEED}")
+    run_state_machine_as_test(
+        seed(SEED)(type(machine.__name__, (machine,), names)),
+        settings=settings(
+            max_examples=runs * SCALE,
+            stateful_step_count=STEPS_PER_RUN_MAX,
+            phases=phases,
+            deadline=None,
+            database=None,
+            report_multiple_bugs=False,
+            suppress_health_check=list(HealthCheck),
+        ),
     )
+    print(", ".join(f"{number} {what}" for what, number in sorted(seen.items())))
+    return seen
+
+
+@shrinking
+def test_table_random_programs_agree_with_the_naive_model() -> None:
+    seen = run(LockMachine, 500)
+    assert seen["steps"] >= STEPS_MIN
+    cycles = [f"{kind} edges in cycles" for kind in EdgeKind if kind is not EdgeKind.SOFT]
+    for what in ("moved", "ends awaited", "cycles at inheritance", "nowait into a cycle", *cycles):
+        assert seen[what], what
+    for policy in POLICIES:
+        assert seen[f"denied by {policy}"], policy
+
+
+@shrinking
+def test_table_random_programs_escalating_lose_no_protection() -> None:
+    seen = run(EscalationMachine, 300)
+    assert seen["steps"] >= STEPS_MIN
+    assert seen["escalations"]
+
+
+# -- the machine can fail ------------------------------------------------------------------------
+
+
+class ReleasesAtSubCommit(LockTable):
+    """Against rule 2: what a subtransaction has owned is free when it commits."""
+
+    def commit(self, tid: int) -> Effects:
+        told = self.snapshot()
+        is_subtransaction = any(v.tid == tid and v.parent is not None for v in told.transactions)
+        is_needed = any(tid in view.causes for view in told.transactions)
+        return super().abort(tid) if is_subtransaction and not is_needed else super().commit(tid)
+
+
+class IgnoresTheHeir(LockTable):
+    """Against rule 4 as asked for: what an heir should have is free."""
+
+    def abort(self, tid: int, heir: int | None = None) -> Effects:
+        return super().abort(tid)
+
+
+class ForgetsTheThread(LockTable):
+    """Overlooks deadlocks through the thread that a child shares with its parent."""
+
+    def __init__(self, victim: str = "requester", escalate_at: int | None = None) -> None:
+        super().__init__(victim, escalate_at)
+        self.inline: set[int] = set()
+
+    def begin(
+        self,
+        tid: int,
+        parent: int | None = None,
+        *,
+        causes: Iterable[int] = (),
+        inline: bool = False,
+    ) -> None:
+        super().begin(tid, parent, causes=causes)
+        (self.inline.add if inline else self.inline.discard)(tid)
+
+    def snapshot(self) -> Snapshot:
+        """Tell nobody."""
+        told = super().snapshot()
+        views = tuple(view._replace(inline=view.tid in self.inline) for view in told.transactions)
+        model = Model("requester")
+        for view in views:
+            model.begin(*view)
+        asleep = {edge.waiter for edge in told.edges if edge.kind in BLOCKED_BY}
+        model.awaited = dict.fromkeys(asleep, 0)
+        own = {edge for edge in model.edges({}) if edge.kind is EdgeKind.INLINE}
+        return told._replace(transactions=views, edges=(*told.edges, *own))
+
+
+class DeniesTheWrongOne(LockTable):
+    """Takes another policy than it says."""
+
+    def __init__(self, victim: str = "requester", escalate_at: int | None = None) -> None:
+        super().__init__("requester" if victim == "youngest" else victim, escalate_at)
+        self.victim = victim
+
+    def request(self, tid: int, resource: Resource, mode: Mode, *, wait: bool = True) -> Reply:
+        return self._disguised(super().request(tid, resource, mode, wait=wait))
+
+    def await_end(self, tid: int, of: int, *, wait: bool = True) -> Reply:
+        return self._disguised(super().await_end(tid, of, wait=wait))
+
+    def commit(self, tid: int) -> Effects:
+        return self._renamed(super().commit(tid))
+
+    def abort(self, tid: int, heir: int | None = None) -> Effects:
+        return self._renamed(super().abort(tid, heir))
+
+    def _disguised(self, reply: Reply) -> Reply:
+        if isinstance(reply, Denied):
+            reply = replace(reply, report=replace(reply.report, policy=self.victim))
+        return replace(reply, effects=self._renamed(reply.effects))
+
+    def _renamed(self, effects: Effects) -> Effects:
+        return tuple(
+            Denial(effect.tid, replace(effect.report, policy=self.victim))
+            if isinstance(effect, Denial)
+            else effect
+            for effect in effects
+        )
+
+
+@pytest.mark.parametrize(
+    "faulty", [ReleasesAtSubCommit, IgnoresTheHeir, ForgetsTheThread, DeniesTheWrongOne]
 )
-def test_table_random_programs_agree_with_the_naive_model(
-    program: list[tuple[str, Draw]],
+def test_random_programs_on_a_faulty_table_are_told_apart(faulty: type[LockTable]) -> None:
+    with pytest.raises(AssertionError):
+        run(LockMachine, 500, faulty)
+
+
+@interpreted
+def test_random_programs_escalating_to_too_little_are_told_apart(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    run = Run()
-    for verb, draw in program:
-        run.step(verb, draw)
-    run.finish()
+    monkeypatch.setattr("lockmgr._escalation.COVERING", (Mode.S,) * len(Mode))
+    with pytest.raises(AssertionError, match="kept out"):
+        run(EscalationMachine, 300, LockTable)

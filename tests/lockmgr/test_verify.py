@@ -8,7 +8,7 @@ import pytest
 
 from lockmgr import InvariantViolated, LockTable, Mode, VerifyingLockTable
 from lockmgr._modes import UNIT
-from lockmgr._structures import Request
+from lockmgr._structures import EndWait, Request
 
 A, B = ("a",), ("b",)
 
@@ -35,8 +35,7 @@ def _second_holder(table: LockTable) -> None:
 
 def _holder_outside_the_retainers_sphere(table: LockTable) -> None:
     entry = table._entries[A]
-    entry.drop_held(table._transactions[2])
-    del table._transactions[2].held[entry]
+    entry.drop(table._transactions[2].held.pop(entry))
     entry.hold(table._transactions[9], Mode.S)
 
 
@@ -46,18 +45,18 @@ def _unrelated_retainers(table: LockTable) -> None:
 
 def _lost_wake_up(table: LockTable) -> None:
     entry = table._entries[B]
-    entry.enqueue(Request(table._transactions[1], entry, Mode.S, upgrade=False))
+    entry.enqueue(Request(table._transactions[1], entry, Mode.S, False))
 
 
 def _cycle(table: LockTable) -> None:
     entry = table._entries[B]
-    entry.enqueue(Request(table._transactions[2], entry, Mode.X, upgrade=True))
+    entry.enqueue(Request(table._transactions[2], entry, Mode.X, True))
 
 
 def _idle_entry(table: LockTable) -> None:
     entry = table._entries[B]
-    for transaction in tuple(entry.holders):
-        entry.drop_held(transaction)
+    for lock in entry.owners():
+        entry.drop(lock)
 
 
 def _ended_owner(table: LockTable) -> None:
@@ -65,19 +64,47 @@ def _ended_owner(table: LockTable) -> None:
 
 
 def _one_sided_held_lock(table: LockTable) -> None:
-    table._transactions[2].held[table._entries[A]] = Mode.S
+    table._transactions[2].held.popitem()
 
 
 def _one_sided_retained_lock(table: LockTable) -> None:
-    table._entries[A].retainers[table._transactions[1]] = Mode.SIX
+    table._transactions[1].retained.clear()
 
 
 def _one_sided_ownership(table: LockTable) -> None:
-    table._transactions[1].held[table._entries[B]] = Mode.S
+    entry = table._entries[B]
+    table._transactions[1].held[entry] = table._transactions[2].held[entry]
 
 
 def _one_sided_retention(table: LockTable) -> None:
-    table._transactions[1].retained[table._entries[B]] = Mode.S
+    entry = table._entries[B]
+    table._transactions[1].retained[entry] = table._transactions[2].held[entry]
+
+
+def _broken_list(table: LockTable) -> None:
+    entry = table._entries[B]
+    assert entry.locks is not None
+    entry.locks.previous = entry.locks
+
+
+def _wrong_tally_of_requests(table: LockTable) -> None:
+    table._entries[A].waiting_tally += UNIT[Mode.S]
+
+
+def _cause_of_nobody(table: LockTable) -> None:
+    table._transactions[1].dependents = {9: table._transactions[9]}
+
+
+def _effect_of_nothing(table: LockTable) -> None:
+    table._transactions[9].causes = {1: table._transactions[1]}
+
+
+def _one_sided_wait_for_an_end(table: LockTable) -> None:
+    table._transactions[1].waiting = EndWait(table._transactions[1], table._transactions[9])
+
+
+def _unasked_wait_for_an_end(table: LockTable) -> None:
+    table._transactions[1].awaited_by = {9: table._transactions[9]}
 
 
 def _wrong_tally_of_held_locks(table: LockTable) -> None:
@@ -97,11 +124,11 @@ def _place_without_a_request(table: LockTable) -> None:
 
 
 def _child_of_nobody(table: LockTable) -> None:
-    table._transactions[1].children.clear()
+    table._transactions[1].children = None
 
 
 def _strange_child(table: LockTable) -> None:
-    table._transactions[1].children[9] = table._transactions[9]
+    table._transactions[1].children = {2: table._transactions[2], 9: table._transactions[9]}
 
 
 @pytest.mark.parametrize(
@@ -118,12 +145,18 @@ def _strange_child(table: LockTable) -> None:
         (_one_sided_retained_lock, "I4 views agree"),
         (_one_sided_ownership, "I4 views agree"),
         (_one_sided_retention, "I4 views agree"),
+        (_broken_list, "I4 views agree"),
+        (_wrong_tally_of_requests, "I4 views agree"),
         (_wrong_tally_of_held_locks, "I4 views agree"),
         (_wrong_tally_of_retained_locks, "I4 views agree"),
         (_request_without_a_place, "I4 views agree"),
         (_place_without_a_request, "I4 views agree"),
         (_child_of_nobody, "I7 parents outlive children"),
         (_strange_child, "I7 parents outlive children"),
+        (_cause_of_nobody, "I8 ties agree"),
+        (_effect_of_nothing, "I8 ties agree"),
+        (_one_sided_wait_for_an_end, "I8 ties agree"),
+        (_unasked_wait_for_an_end, "I8 ties agree"),
     ],
 )
 def test_verify_damaged_table_names_the_broken_invariant(
