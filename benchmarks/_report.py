@@ -5,14 +5,20 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["Metric", "main"]
+from benchmarks._progress import progress
+
+__all__ = ["Measurement", "Metric", "main", "measure_in_turn", "parser", "show"]
+
+_COLUMNS = ("value", "unit", "peer", "peer_value", "ratio", "runs", "spread")
+_WIDTH = 120  # of a table that goes into a file, where nothing may be cut off
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,45 +32,115 @@ class Metric:
     unit : str
     peer : str or None
         Name of the peer measured beside it.
-    peer_values : list of float
+    peer_values : sequence of float
         The peer's, one per run; empty without a peer.
+    smaller_is_better : bool
+        For times and sizes; it turns the ratio round.
     """
 
     values: list[float]
     unit: str
     peer: str | None = None
-    peer_values: tuple[float, ...] = ()
+    peer_values: Sequence[float] = ()
+    smaller_is_better: bool = False
 
     def summary(self) -> dict[str, Any]:
-        """Median, the peer's median, their ratio, and the spread (max - min) / median."""
+        """Median, the peer's median, their ratio, and the spread (max - min) / median.
+
+        A ratio above 1 is in the project's favour, whichever way the metric is read.
+        """
         value = statistics.median(self.values)
         peer_value = statistics.median(self.peer_values) if self.peer_values else None
+        ratio = None
+        if value and peer_value:
+            ratio = peer_value / value if self.smaller_is_better else value / peer_value
+        spread = (max(self.values) - min(self.values)) / value if value else 0.0
         return {
-            "value": round(value, 3),
+            "value": _rounded(value),
             "unit": self.unit,
             "peer": self.peer,
-            "peer_value": peer_value,
-            "ratio": round(value / peer_value, 3) if peer_value else None,
+            "peer_value": None if peer_value is None else _rounded(peer_value),
+            "ratio": None if ratio is None else _rounded(ratio),
             "runs": len(self.values),
-            "spread": round((max(self.values) - min(self.values)) / value, 3) if value else 0.0,
+            "spread": round(spread, 3),
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """How one metric comes about: `ours` and, where there is one, `peer` return one run's value."""
+
+    name: str
+    unit: str
+    ours: Callable[[], float]
+    peer: Callable[[], float] | None = None
+    smaller_is_better: bool = False
+
+
+def measure_in_turn(
+    measurements: Sequence[Measurement], runs: int, peer_name: str
+) -> dict[str, Metric]:
+    """Take every measurement `runs` times after a warm-up, ours and the peer's in turn."""
+    ours: dict[str, list[float]] = {one.name: [] for one in measurements}
+    peers: dict[str, list[float]] = {one.name: [] for one in measurements}
+    with progress((runs + 1) * len(measurements)) as step:
+        for run in range(runs + 1):
+            for one in measurements:
+                step(f"run {run} of {runs}: {one.name}" if run else f"warm-up: {one.name}")
+                value = one.ours()
+                peer_value = None if one.peer is None else one.peer()
+                if run:
+                    ours[one.name].append(value)
+                    peers[one.name] += [] if peer_value is None else [peer_value]
+    return {
+        one.name: Metric(
+            ours[one.name],
+            one.unit,
+            None if one.peer is None else peer_name,
+            peers[one.name],
+            one.smaller_is_better,
+        )
+        for one in measurements
+    }
+
+
+def parser(description: str) -> argparse.ArgumentParser:
+    """Return a command line with the options that every benchmark has."""
+    made = argparse.ArgumentParser(description=description)
+    made.add_argument("--json", action="store_true", help="print one JSON object")
+    made.add_argument("--runs", type=_count, default=3, help="measured runs after a warm-up")
+    return made
+
+
+def show(description: str, metrics: Mapping[str, Metric], *, as_json: bool) -> None:
+    """Print a table, or one JSON object."""
+    summaries = {name: metric.summary() for name, metric in metrics.items()}
+    if as_json:
+        print(json.dumps(summaries, indent=2))
+        return
+    columns = [name for name in _COLUMNS if any(s[name] is not None for s in summaries.values())]
+    table = Table(title=description)
+    for column in ("metric", *columns):
+        table.add_column(column, no_wrap=True)
+    for name, summary in summaries.items():
+        table.add_row(name, *("" if summary[c] is None else str(summary[c]) for c in columns))
+    Console(width=None if sys.stdout.isatty() else _WIDTH).print(table)
 
 
 def main(description: str, measure: Callable[[int], Mapping[str, Metric]]) -> None:
     """Parse the command line, call ``measure(runs)``, print table or JSON."""
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--runs", type=int, default=3, help="measured runs after a warm-up")
-    arguments = parser.parse_args()
-    metrics = {name: metric.summary() for name, metric in measure(arguments.runs).items()}
-    if arguments.json:
-        print(json.dumps(metrics, indent=2))
-        return
-    columns = ("value", "unit", "peer", "peer_value", "ratio", "runs", "spread")
-    table = Table(title=description)
-    table.add_column("metric", no_wrap=True)
-    for column in columns:
-        table.add_column(column)
-    for name, metric in metrics.items():
-        table.add_row(name, *("" if metric[c] is None else str(metric[c]) for c in columns))
-    Console().print(table)
+    arguments = parser(description).parse_args()
+    show(description, measure(arguments.runs), as_json=arguments.json)
+
+
+def _count(text: str) -> int:
+    """Read a number of runs: a median needs one at least."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return number
+
+
+def _rounded(value: float) -> float:
+    """Keep four digits, whatever the unit: more would be noise."""
+    return float(f"{value:.4g}")

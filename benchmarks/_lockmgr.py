@@ -1,0 +1,143 @@
+"""The lock manager's side of `benchmarks.locks`: each function does one run of one measurement.
+
+It needs nothing but the standard library and `lockmgr`, so that it can be run in a process of its
+own with another build of that: ``python -P -m benchmarks._lockmgr nested_per_s 30000`` prints one
+JSON object, the value after a warm-up and whether the build is compiled.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks import _handover
+from lockmgr import LockManager, LockTable, Mode, Resource
+
+__all__ = [
+    "HELD",
+    "acquire_release_per_s",
+    "bytes_per_lock",
+    "commit_us",
+    "handover_us",
+    "inherit_ms",
+    "is_compiled",
+    "nested_per_s",
+]
+
+HELD = 100
+"""Locks that a transaction of `acquire_release_per_s` holds when it commits."""
+
+_COMMITS = 200
+_COMMITTED_LOCKS = 10
+
+
+def is_compiled() -> bool:
+    """Tell whether the imported lock table is an extension module."""
+    return Path(str(sys.modules[LockTable.__module__].__file__)).suffix != ".py"
+
+
+# -- without contention --------------------------------------------------------------------------
+
+
+def acquire_release_per_s(locks: int) -> float:
+    """Write locks per second acquired on rows and released by commits, `HELD` by each of these.
+
+    The intention lock on the table is acquired as well, each time, and not counted.
+    """
+    manager = LockManager()
+    transactions = max(1, locks // HELD)
+    started_s = time.perf_counter()
+    for tid in range(1, transactions + 1):
+        manager.begin(tid)
+        for row in range(HELD):
+            manager.acquire(tid, ("rows", row), Mode.X)
+        manager.commit(tid)
+    return transactions * HELD / (time.perf_counter() - started_s)
+
+
+def nested_per_s(transactions: int) -> float:
+    """Top-level transactions per second, each with one child that writes one row."""
+    manager = LockManager()
+    started_s = time.perf_counter()
+    for tid in range(1, 2 * transactions, 2):
+        manager.begin(tid)
+        manager.begin(tid + 1, parent=tid)
+        manager.acquire(tid + 1, ("rows", tid % 1000), Mode.X)
+        manager.commit(tid + 1)
+        manager.commit(tid)
+    return transactions / (time.perf_counter() - started_s)
+
+
+def inherit_ms(locks: int) -> float:
+    """Commit of a child whose parent inherits write locks on so many rows."""
+    manager = LockManager()
+    manager.begin(1)
+    manager.begin(2, parent=1)
+    for row in range(locks):
+        manager.acquire(2, ("rows", row), Mode.X)
+    started_s = time.perf_counter()
+    manager.commit(2)
+    return 1e3 * (time.perf_counter() - started_s)
+
+
+def commit_us(others: int) -> float:
+    """Commit of a transaction with 10 locks while another one holds `others`; a median."""
+    manager = LockManager()
+    manager.begin(1)
+    for row in range(others):
+        manager.acquire(1, ("rows", row), Mode.S)
+    taken_s = []
+    for tid in range(2, 2 + _COMMITS):
+        manager.begin(tid)
+        for row in range(_COMMITTED_LOCKS):
+            manager.acquire(tid, ("rows", -1 - row), Mode.X)
+        started_s = time.perf_counter()
+        manager.commit(tid)
+        taken_s.append(time.perf_counter() - started_s)
+    return 1e6 * statistics.median(taken_s)
+
+
+def bytes_per_lock(locks: int) -> tuple[float, float]:
+    """Memory per lock that one transaction holds on a row of one table.
+
+    Returns what the lock manager adds to paths that the caller keeps anyway, and the same with
+    these paths (a tuple and its number). As allocated; without the caller's list of them.
+    """
+    manager = LockManager()
+    manager.begin(1)
+    tracemalloc.start()
+    try:
+        paths: list[Resource] = [("rows", 1_000 + row) for row in range(locks)]
+        paths_bytes = tracemalloc.get_traced_memory()[0] - sys.getsizeof(paths)
+        before = tracemalloc.get_traced_memory()[0]
+        for path in paths:
+            manager.acquire(1, path, Mode.X)
+        locks_bytes = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    return locks_bytes / locks, (locks_bytes + paths_bytes) / locks
+
+
+# -- with contention -----------------------------------------------------------------------------
+
+
+def handover_us(handovers: int) -> float:
+    """Time from a commit to the other thread's holding the row that it waited for; a median."""
+    manager = LockManager()
+
+    def acquire(tid: int) -> None:
+        manager.begin(tid)
+        manager.acquire(tid, ("rows", 1), Mode.X)
+
+    return _handover.handover_us(handovers, acquire, manager.commit, lambda: manager.counters.waits)
+
+
+if __name__ == "__main__":
+    _measure: Callable[[int], float] = globals()[sys.argv[1]]
+    _measure(int(sys.argv[2]))  # the warm-up
+    print(json.dumps({"compiled": is_compiled(), "value": _measure(int(sys.argv[2]))}))
