@@ -117,6 +117,7 @@ for _ in range({3 * scale}):
 def test_server_of_an_interrupted_process_survives_until_it_ends(used_folder: Path) -> None:
     program = f"""{START}
 try:
+    print("inside", flush=True)
     sys.stdin.readline()
 except KeyboardInterrupt:
     print("interrupted", flush=True)
@@ -124,6 +125,7 @@ except KeyboardInterrupt:
 """
     with User(program, used_folder) as user:
         url = user.line()
+        assert user.line() == "inside"
         pid = postmaster(used_folder / "postgres").pid
         os.killpg(user.process.pid, signal.SIGINT)  # what a terminal does on Ctrl-C
         assert user.line() == "interrupted"
