@@ -80,7 +80,14 @@ lint: $(STAMP) ## Check style, types and imports only
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 
-bench: java $(STAMP) ## Measure the demo
+# The lock manager is measured compiled, too, where there is a C compiler.
+COMPILED = .venv/compiled
+COMPILE = ACTIVEDB_COMPILE=1 .venv/bin/python -m pip install --quiet --disable-pip-version-check \
+	--no-deps --no-build-isolation --upgrade --target $(COMPILED) .
+
+bench: java $(STAMP) ## Measure the lock manager and the demo
+	@$(COMPILE) || echo 'lockmgr cannot be compiled here' >&2
+	@.venv/bin/python -m benchmarks.locks $$([ ! -d $(COMPILED) ] || echo --compiled $(COMPILED)) $(BENCH_ARGS)
 	@.venv/bin/python -m benchmarks.demo $(BENCH_ARGS)
 
 # The server of .activedb outlives a process that was killed. One that is still used is left alone.

@@ -10,7 +10,7 @@ import os
 import re
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import Field, ValidationError
 from pydantic_settings import (
@@ -55,6 +55,12 @@ class Settings(BaseSettings):
         Threads on which the subtransactions of all hierarchies run.
     lock_timeout_ms : int
         How long a lock request waits before it fails.
+    victim_policy : str
+        Who gives way in a deadlock: ``requester``, ``blocker``, ``youngest``, ``smallest
+        hierarchy`` or ``least work`` (``lockmgr/README.md``, "Victims").
+    lock_escalation : int or None
+        Row locks that a transaction may own in one table before it gets a lock on the table
+        instead, if nobody is in its way; None: as many as it needs.
     retries_max : int
         How often a deadlock victim is run again.
     cycles_max : int
@@ -78,6 +84,10 @@ class Settings(BaseSettings):
     folder: Path = Path(".activedb")
     threads: int = Field(default=4, ge=1, le=256)
     lock_timeout_ms: int = Field(default=10_000, ge=1)
+    victim_policy: Literal[
+        "requester", "blocker", "youngest", "smallest hierarchy", "least work"
+    ] = "requester"
+    lock_escalation: int | None = Field(default=None, ge=1)
     retries_max: int = Field(default=5, ge=0)
     cycles_max: int = Field(default=100, ge=1)
     cascade_max: int = Field(default=64, ge=1)

@@ -7,6 +7,7 @@ without the store and its libraries.
 from __future__ import annotations
 
 import os
+import random
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,12 +21,18 @@ if TYPE_CHECKING:
     from tests.databases import Place
 
 _SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
+_SEED = os.environ.setdefault("ACTIVEDB_TEST_SEED", str(random.randrange(2**32)))
 _REPOSITORY = Path(__file__).resolve().parent.parent
 
 hypothesis.settings.register_profile(
     "activedb", derandomize=False, print_blob=True, deadline=None, max_examples=50 * _SCALE
 )
 hypothesis.settings.load_profile("activedb")
+
+
+def pytest_report_header() -> str:
+    """Say with which seed the same random programs are run again, here and by child processes."""
+    return f"ACTIVEDB_TEST_SEED={_SEED}"
 
 
 @pytest.fixture(scope="session")

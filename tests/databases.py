@@ -32,7 +32,9 @@ class Place:
     def open(self, **settings: Any) -> adb.Database:
         """Open the place once more; on Postgres all databases opened here share their rows."""
         db = adb.connect(self._url, db_schema=self._schema, **settings)
-        db._forest.locks = LockManager(VerifyingLockTable())
+        chosen = db._forest.settings
+        table = VerifyingLockTable(chosen.victim_policy, chosen.lock_escalation)
+        db._forest.locks = LockManager(table)
         self._opened.append(db)
         return db
 

@@ -33,6 +33,8 @@ def test_settings_without_any_source_are_the_defaults() -> None:
         "folder": Path(".activedb"),
         "threads": 4,
         "lock_timeout_ms": 10_000,
+        "victim_policy": "requester",
+        "lock_escalation": None,
         "retries_max": 5,
         "cycles_max": 100,
         "cascade_max": 64,

@@ -26,7 +26,7 @@ from activedb.transactions._pool import Pool
 from activedb.transactions._states import State
 from activedb.transactions._transaction import Transaction
 from lockmgr import Deadlock as LockDeadlock
-from lockmgr import LockManager, Mode, WaitCancelled
+from lockmgr import LockManager, LockTable, Mode, WaitCancelled
 from lockmgr import LockTimeout as LockWaitTimeout
 
 __all__ = ["Forest", "Listener"]
@@ -61,7 +61,7 @@ class Forest:
         self.clock = clock
         self.listener = listener
         self.tables = Tables()
-        self.locks = LockManager()
+        self.locks = LockManager(LockTable(settings.victim_policy, settings.lock_escalation))
         self.pool = Pool(settings.threads)
         self.counters = Counters()
         self._ids = itertools.count(1)

@@ -6,13 +6,15 @@ import contextlib
 import random
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import pytest
 from sqlalchemy import func, select
 from sqlalchemy import update as sql_update
 
+from activedb.config import Settings
 from activedb.errors import Deadlock, LockTimeout, SerializationConflict
+from lockmgr import LockTable, LockUsageError
 from tests.databases import in_thread, lock_waits, until
 from tests.transactions.bank import open_bank
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from tests.transactions.bank import Bank
 
 pytestmark = pytest.mark.timeout(40)
+POLICIES = get_args(Settings.model_fields["victim_policy"].annotation)
 STRESS_S = 1.5
 
 
@@ -51,7 +54,9 @@ def test_siblings_in_a_deadlock_are_both_done_after_a_retry(bank: Bank) -> None:
     assert len(tries) == 3, "one victim, tried once more"
 
 
-def test_hierarchies_in_a_deadlock_are_both_done_after_a_retry(bank: Bank) -> None:
+@pytest.mark.parametrize("policy", POLICIES)
+def test_hierarchies_in_a_deadlock_are_both_done_after_a_retry(where: Place, policy: str) -> None:
+    bank = open_bank(where.open(victim_policy=policy), {1: 10, 2: 20})
     both = threading.Barrier(2, timeout=5)
     tries = []
 
@@ -105,6 +110,36 @@ def test_upgrades_of_a_shared_lock_deadlock_and_lose_no_update(bank: Bank) -> No
     for worker in workers:
         worker.result(8)
     assert bank.committed()[1] == 12
+
+
+def test_policies_of_the_settings_are_those_of_the_lock_manager() -> None:
+    with pytest.raises(LockUsageError) as refused:
+        LockTable("nobody")
+    assert str(refused.value).endswith("choose from " + ", ".join(POLICIES))
+
+
+def test_rows_past_the_number_set_are_locked_by_their_table_and_by_nobody_else(
+    where: Place,
+) -> None:
+    bank = open_bank(where.open(lock_escalation=3), dict.fromkeys(range(6), 10))
+    before = bank.db._forest.locks.counters.escalations
+
+    def count(s: Transaction, keys: range) -> None:
+        for key in keys:
+            add(s, bank, key, 1)
+
+    with bank.db.transaction() as t:
+        t.spawn(count, range(2)).result()
+        t.spawn(count, range(2, 4)).result()
+        assert bank.db._forest.locks.counters.escalations > before
+        t.spawn(count, range(6)).result()
+        waiting = lock_waits(bank.db)
+        other = in_thread(bank.db.run, lambda t: t.get(bank.accounts, 5))
+        until(lambda: lock_waits(bank.db) > waiting)
+        assert not other.done()
+        count(t, range(1))
+    assert other.result(8)["balance"] == 11
+    assert bank.committed() == {0: 13, **dict.fromkeys(range(1, 4), 12), 4: 11, 5: 11}
 
 
 def test_insert_of_a_phantom_waits_for_the_scan(bank: Bank) -> None:
