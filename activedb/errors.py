@@ -14,9 +14,13 @@ attached as ``__cause__``::
     │   └── PatternError              an event expression has no meaning
     ├── TransactionError
     │   ├── TransactionAborted        the transaction, or a superior of it, aborted
+    │   ├── TransactionCancelled      somebody cancelled it from outside
+    │   ├── TransactionTimeout        it did not end in the time it was given
     │   ├── TransactionStateError     a move the lifecycle does not allow
+    │   │   └── WrongThread           used by a thread it does not run on
     │   ├── Deadlock                  chosen as victim; safe to retry
     │   ├── LockTimeout               a lock was not granted in time
+    │   │   └── LockNotAvailable      a lock was not free at once, as asked with nowait
     │   ├── SerializationConflict     the server gave up the transaction; safe to retry
     │   └── CycleLimitExceeded        rules keep triggering rules
     ├── StoreError
@@ -24,6 +28,9 @@ attached as ``__cause__``::
     │   ├── RowNotFound               update or delete of a key that is not there
     │   ├── InvalidRow                unknown column, missing value, wrong type
     │   ├── ConstraintViolation       a constraint of the database refused the row
+    │   │   ├── UniqueViolation       another row has the same key or unique value
+    │   │   └── ForeignKeyViolation   a row refers to what is not there, or is referred to
+    │   ├── TableOwned                another process keeps the table to itself
     │   ├── UnsupportedStatement      a statement this release cannot run over the sphere
     │   └── ConnectionLost            the server went away during a transaction
     ├── RuleError
@@ -35,6 +42,9 @@ attached as ``__cause__``::
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 __all__ = [
     "ActiveDBError",
@@ -48,9 +58,11 @@ __all__ = [
     "Deadlock",
     "DefinitionError",
     "FeedFailed",
+    "ForeignKeyViolation",
     "InvalidRow",
     "InvalidURL",
     "JavaNotFound",
+    "LockNotAvailable",
     "LockTimeout",
     "PatternError",
     "RowExists",
@@ -62,10 +74,15 @@ __all__ = [
     "ServerUnreachable",
     "StoreError",
     "StreamError",
+    "TableOwned",
     "TransactionAborted",
+    "TransactionCancelled",
     "TransactionError",
     "TransactionStateError",
+    "TransactionTimeout",
+    "UniqueViolation",
     "UnsupportedStatement",
+    "WrongThread",
 ]
 
 
@@ -123,8 +140,20 @@ class TransactionAborted(TransactionError):
         self.transaction = transaction
 
 
+class TransactionCancelled(TransactionError):
+    """Somebody cancelled the transaction, or a superior of it, from outside."""
+
+
+class TransactionTimeout(TransactionError):
+    """The transaction, or a superior of it, did not end in the time it was given."""
+
+
 class TransactionStateError(TransactionError):
     """A move that the lifecycle of transactions does not allow."""
+
+
+class WrongThread(TransactionStateError):
+    """A transaction was used by a thread that it does not run on."""
 
 
 class Deadlock(TransactionError):
@@ -143,6 +172,10 @@ class Deadlock(TransactionError):
 
 class LockTimeout(TransactionError):
     """A lock was not granted in time; retrying is safe."""
+
+
+class LockNotAvailable(LockTimeout):
+    """A lock was not free at once, and the request said not to wait."""
 
 
 class SerializationConflict(TransactionError):
@@ -176,13 +209,36 @@ class ConstraintViolation(StoreError):
     ----------
     table, constraint, detail : str
         What the server says: the table, the constraint's name, the offending key or row.
+    key : mapping of str to value
+        The offending values by column, as far as they are known.
     """
 
-    def __init__(self, message: str, *, table: str = "", constraint: str = "", detail: str = ""):
+    def __init__(
+        self,
+        message: str,
+        *,
+        table: str = "",
+        constraint: str = "",
+        detail: str = "",
+        key: Mapping[str, Any] | None = None,
+    ):
         super().__init__(message)
         self.table = table
         self.constraint = constraint
         self.detail = detail
+        self.key = dict(key or {})
+
+
+class UniqueViolation(ConstraintViolation):
+    """Another row has the same primary key or unique value."""
+
+
+class ForeignKeyViolation(ConstraintViolation):
+    """A row refers to a row that is not there, or rows refer to one that is to go."""
+
+
+class TableOwned(StoreError):
+    """Another process keeps the table in its own memory, so nobody else may use it."""
 
 
 class UnsupportedStatement(StoreError):
@@ -190,7 +246,18 @@ class UnsupportedStatement(StoreError):
 
 
 class ConnectionLost(StoreError):
-    """The server went away; whether the commit took place is said in the message."""
+    """The server went away during a transaction.
+
+    Attributes
+    ----------
+    committed : bool or None
+        Whether the transaction had committed. False: nothing of it is there, so trying it again
+        is safe. None: nobody knows.
+    """
+
+    def __init__(self, message: str, *, committed: bool | None = False):
+        super().__init__(message)
+        self.committed = committed
 
 
 class RuleError(ActiveDBError):

@@ -73,8 +73,14 @@ class Session:
         """Rows of a SELECT over the committed state with `dirty` laid over it."""
         store = self._store
         seen = overlaid(statement, dirty, schema=store.schema, arrays=store.has_arrays)
-        with self._latch, translated("run the query"):
-            return list(self._open().execute(seen).all())
+        with self.reading() as connection, translated("run the query"):
+            return list(connection.execute(seen).all())
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A connection on which a SELECT over the committed state can run."""
+        with self._latch:
+            yield self._open()
 
     def value_of(self, default: Callable[[], Any] | Select[Any]) -> Any:
         """Value of a column's default: what the call returns, or what the server says."""
@@ -138,9 +144,11 @@ class Session:
             When the server refuses a row.
         """
         with self._latch:
+            self._store.trigger("before flush")
             connection = self._open()
             self._store.begin_writing(connection, self._latch)
             self._write(connection, changes, log)
+            self._store.trigger("inside flush")
             for also in durable:
                 with translated("write what must be durable with the commit"):
                     also(connection)
@@ -201,8 +209,10 @@ class Session:
         with self._latch:
             try:
                 if self._connection is not None:
+                    self._store.trigger("before commit")
                     with translated("commit (whether it took place is unknown)"):
                         self._store.commit(self._connection, lazily=lazily)
+                    self._store.trigger("after commit")
             finally:
                 self.close()
 

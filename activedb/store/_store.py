@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -12,7 +13,16 @@ from activedb.store._faults import translated
 from activedb.store._session import Session
 from activedb.store._tables import TableSpec
 
-__all__ = ["Store"]
+__all__ = ["TRIGGER_POINTS", "Store"]
+
+TRIGGER_POINTS = (
+    "before flush",
+    "inside flush",
+    "before commit",
+    "after commit",
+    "during a child's commit",
+)
+"""Points of a commit at which `Store.trigger` is called, so that tests can fail right there."""
 
 
 class Store(ABC):
@@ -28,6 +38,9 @@ class Store(ABC):
         Whether one bound parameter can carry a whole column.
     is_shared : bool
         Whether sessions write at the same time, each on a connection of its own.
+    trigger : callable
+        Called with the name of each of `TRIGGER_POINTS` that a commit reaches; does nothing
+        unless a test says otherwise.
     """
 
     schema: str
@@ -37,6 +50,7 @@ class Store(ABC):
     def __init__(self, engine: Engine, metadata: MetaData):
         self.engine = engine
         self.metadata = metadata
+        self.trigger: Callable[[str], object] = lambda point: None
 
     def session(self) -> Session:
         """A conversation for one hierarchy; its connection is opened when first used."""

@@ -304,6 +304,7 @@ class Node:
     def _delegate(self, parent: Node) -> None:
         """Hand the workspace over to the parent, who is responsible for it from now on."""
         with self.hierarchy.latch:
+            self.forest.store.trigger("during a child's commit")
             parent.workspace.take(self.workspace)
 
     def _abort(self) -> None:
