@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,9 @@ hypothesis.settings.register_profile(
     "activedb", derandomize=False, print_blob=True, deadline=None, max_examples=50 * _SCALE
 )
 hypothesis.settings.load_profile("activedb")
+
+# A shell's background job starts with Ctrl-C ignored, and would hand that on to every program here.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header() -> str:
