@@ -76,6 +76,26 @@ class MemoryStore(Store):
         if _in_transaction(connection):
             connection.exec_driver_sql("COMMIT")
 
+    @contextmanager
+    def reader(self) -> Iterator[None]:
+        """No connection: there is only one."""
+        yield None
+
+    def number_of(self, connection: Connection) -> str:
+        """Nothing to ask: the connection cannot be lost."""
+        return ""
+
+    def outcome(self, number: str) -> bool | None:
+        """Nothing to ask: the connection cannot be lost."""
+        return None
+
+    def interrupt(self, connection: Connection) -> None:
+        connection.connection.dbapi_connection.interrupt()  # type: ignore[union-attr]
+
+    def backend_of(self, connection: Connection) -> int | None:
+        """No server, no process."""
+        return None
+
     def release(self, connection: Connection, latch: AbstractContextManager[Any]) -> None:
         assert isinstance(latch, _Turn)
         if latch.writing:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
+import psycopg
 from sqlalchemy import URL, Connection, Engine, MetaData, create_engine, func, select, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, InvalidRequestError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.schema import CreateSchema, DropSchema
 
 from activedb.config import Settings, mask_url
 from activedb.errors import ConfigurationError, ServerUnreachable
-from activedb.store import _migrations
+from activedb.store import _migrations, _outcome
 from activedb.store._store import Store
 from activedb.store._tables import TableSpec
 from activedb.store.embedded import EmbeddedServer
@@ -65,21 +67,25 @@ class PostgresStore(Store):
         connect_args["options"] = f"{url.query.get('options', '')} {options}".strip()
         address = url.set(drivername="postgresql+psycopg").difference_update_query(["options"])
 
-        def engine_of(connections: int, more: int) -> Engine:
-            return create_engine(
+        def engine_of(connections: int, more: int, **options: Any) -> Engine:
+            engine = create_engine(
                 address,
                 connect_args=connect_args,
                 pool_size=connections,
                 max_overflow=more,
-                pool_pre_ping=True,
+                **options,
             )
+            _outcome.ping_if_idle(engine)
+            return engine
 
         engine = engine_of(settings.threads + 2, settings.threads + 8)
         # Short transactions have connections of their own: a hierarchy may need one while it
         # keeps its own, and would wait for itself if all were taken.
         self._short = engine_of(2, settings.threads)
+        self._readers = engine_of(settings.threads, 0, isolation_level="AUTOCOMMIT", pool_timeout=0)
         super().__init__(engine, metadata)
         self._beneath = beneath
+        self._patience_s = settings.lock_timeout_ms / 1_000
         try:
             with engine.begin() as connection:
                 version = connection.scalar(text("SHOW server_version_num"))
@@ -102,6 +108,7 @@ class PostgresStore(Store):
     def close(self) -> None:
         super().close()
         self._short.dispose()
+        self._readers.dispose()
         if self._beneath is not None:
             self._beneath.close()
 
@@ -127,6 +134,33 @@ class PostgresStore(Store):
             connection.execute(text("SET LOCAL synchronous_commit = off"))
         connection.commit()
 
+    @contextmanager
+    def reader(self) -> Iterator[Connection | None]:
+        try:
+            connection = self._readers.connect()
+        except PoolTimeout:
+            yield None
+            return
+        with connection:
+            yield connection
+
+    def number_of(self, connection: Connection) -> str:
+        return _outcome.number_of(connection)
+
+    def outcome(self, number: str) -> bool | None:
+        return _outcome.outcome(self._short, number, self._patience_s)
+
+    def interrupt(self, connection: Connection) -> None:
+        # A connection that was lost has nothing left to interrupt.
+        with suppress(psycopg.Error, InvalidRequestError):
+            _driver(connection).cancel_safe(timeout=self._patience_s)
+
+    def backend_of(self, connection: Connection) -> int | None:
+        try:
+            return int(_driver(connection).info.backend_pid)
+        except (psycopg.Error, InvalidRequestError):
+            return None
+
     def release(self, connection: Connection, latch: AbstractContextManager[Any]) -> None:
         connection.close()
 
@@ -150,3 +184,7 @@ def _make_schema(connection: Connection, schema: str, *, fresh: bool) -> None:
     if fresh:
         connection.execute(DropSchema(schema, cascade=True, if_exists=True))
     connection.execute(CreateSchema(schema, if_not_exists=True))
+
+
+def _driver(connection: Connection) -> psycopg.Connection[Any]:
+    return connection.connection.driver_connection  # type: ignore[return-value]  # psycopg's

@@ -101,6 +101,26 @@ class Store(ABC):
         """Make the flat transaction durable."""
 
     @abstractmethod
+    def reader(self) -> AbstractContextManager[Connection | None]:
+        """A connection for SELECTs beside those of flat transactions; None if none is free."""
+
+    @abstractmethod
+    def number_of(self, connection: Connection) -> str:
+        """The server's number of a flat transaction, which `outcome` takes."""
+
+    @abstractmethod
+    def outcome(self, number: str) -> bool | None:
+        """Whether a transaction of a lost connection has committed; None if nobody can say."""
+
+    @abstractmethod
+    def interrupt(self, connection: Connection) -> None:
+        """End the statement that runs on a connection, from another thread."""
+
+    @abstractmethod
+    def backend_of(self, connection: Connection) -> int | None:
+        """Number of the server's process behind a connection."""
+
+    @abstractmethod
     def release(self, connection: Connection, latch: AbstractContextManager[Any]) -> None:
         """Undo what is not committed and give the connection back."""
 

@@ -1,0 +1,71 @@
+"""Lost connections: which pooled ones are dead, and what became of a commit that was cut off."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from sqlalchemy import Connection, Engine, event, text
+from sqlalchemy.exc import DataError, DBAPIError, DisconnectionError
+
+__all__ = ["number_of", "outcome", "ping_if_idle"]
+
+_IDLE_S_MAX = 1.0
+_PAUSE_S = 0.05
+
+_NUMBER = text("SELECT pg_postmaster_start_time()::text || '/' || pg_current_xact_id()")
+_STATUS = text("SELECT pg_postmaster_start_time()::text, pg_xact_status(CAST(:number AS xid8))")
+_FUTURE = "22023"  # the number has not been given to any transaction
+
+
+def ping_if_idle(engine: Engine) -> None:
+    """Have a pooled connection that was idle for a second answer before it is used again."""
+
+    def returned(dbapi_connection: Any, record: Any) -> None:
+        record.info["idle since"] = time.monotonic()
+
+    def taken(dbapi_connection: Any, record: Any, proxy: Any) -> None:
+        since = record.info.get("idle since")
+        if since is None or time.monotonic() - since < _IDLE_S_MAX:
+            return
+        try:
+            engine.dialect.do_ping(dbapi_connection)
+        except engine.dialect.loaded_dbapi.Error as error:
+            raise DisconnectionError from error  # the pool opens another one
+
+    event.listen(engine, "checkin", returned)
+    event.listen(engine, "checkout", taken)
+
+
+def number_of(connection: Connection) -> str:
+    """Number of a connection's transaction together with the start of the server; one round trip.
+
+    After a crash of the server, numbers that never reached its disk are given once more.
+    """
+    return str(connection.execute(_NUMBER).scalar_one())
+
+
+def outcome(engine: Engine, number: str, patience_s: float) -> bool | None:
+    """Whether a transaction has committed, asked on another connection; None if unknown.
+
+    Waits while the server is away or still at work on the transaction, for `patience_s` at most.
+    """
+    started, _, transaction = number.rpartition("/")
+    until = time.monotonic() + patience_s
+    while True:
+        try:
+            with engine.connect() as connection:
+                still, status = connection.execute(_STATUS, {"number": transaction}).one()
+        except DataError as error:
+            return False if getattr(error.orig, "sqlstate", None) == _FUTURE else None
+        except DBAPIError:
+            still, status = started, "in progress"
+        if status == "aborted":
+            return False
+        if status != "in progress":
+            # A server that has started anew may have given the number to somebody else.
+            return True if status == "committed" and still == started else None
+        if time.monotonic() > until:
+            return None
+        threading.Event().wait(_PAUSE_S)
