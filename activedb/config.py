@@ -62,7 +62,12 @@ class Settings(BaseSettings):
         Row locks that a transaction may own in one table before it gets a lock on the table
         instead, if nobody is in its way; None: as many as it needs.
     retries_max : int
-        How often a deadlock victim is run again.
+        How often a deadlock victim, or a transaction that the server gave up, is run again.
+    retry_pause_ms, retry_pause_ms_max : float
+        The longest pause before the first retry, which doubles with each further one, and its
+        bound; each pause is a random part of that.
+    reconnect_pause_ms, reconnect_pause_ms_max : float
+        The same after a lost connection; at least half of it is waited.
     cycles_max : int
         How many deferred cycles one commit point may need.
     cascade_max : int
@@ -89,6 +94,10 @@ class Settings(BaseSettings):
     ] = "requester"
     lock_escalation: int | None = Field(default=None, ge=1)
     retries_max: int = Field(default=5, ge=0)
+    retry_pause_ms: float = Field(default=1, ge=0, le=60_000)
+    retry_pause_ms_max: float = Field(default=250, ge=0, le=600_000)
+    reconnect_pause_ms: float = Field(default=250, ge=0, le=60_000)
+    reconnect_pause_ms_max: float = Field(default=5_000, ge=0, le=600_000)
     cycles_max: int = Field(default=100, ge=1)
     cascade_max: int = Field(default=64, ge=1)
     batch_events_max: int = Field(default=2_000, ge=1)

@@ -32,6 +32,7 @@ attached as ``__cause__``::
     │   │   └── ForeignKeyViolation   a row refers to what is not there, or is referred to
     │   ├── TableOwned                another process keeps the table to itself
     │   ├── UnsupportedStatement      a statement this release cannot run over the sphere
+    │   ├── StatementCancelled        somebody told the server to stop the statement
     │   └── ConnectionLost            the server went away during a transaction
     ├── RuleError
     │   └── RuleFailed                a rule raised; carries the rule's name and the cause
@@ -72,6 +73,7 @@ __all__ = [
     "RuleSignatureError",
     "SerializationConflict",
     "ServerUnreachable",
+    "StatementCancelled",
     "StoreError",
     "StreamError",
     "TableOwned",
@@ -230,11 +232,18 @@ class ConstraintViolation(StoreError):
 
 
 class UniqueViolation(ConstraintViolation):
-    """Another row has the same primary key or unique value."""
+    """Another row has the same primary key or unique value.
+
+    `table` and `key` are those of the row that was refused.
+    """
 
 
 class ForeignKeyViolation(ConstraintViolation):
-    """A row refers to a row that is not there, or rows refer to one that is to go."""
+    """A row refers to a row that is not there, or rows refer to one that is to go.
+
+    `table` and `key` are those of the row that was refused, the one that refers or the one that
+    was to go; `constraint` is the foreign key's name.
+    """
 
 
 class TableOwned(StoreError):
@@ -243,6 +252,10 @@ class TableOwned(StoreError):
 
 class UnsupportedStatement(StoreError):
     """A statement that this release cannot run over the versions of a sphere."""
+
+
+class StatementCancelled(StoreError):
+    """The server stopped a statement because somebody told it to, or because of its own limit."""
 
 
 class ConnectionLost(StoreError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import weakref
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from datetime import datetime
 from types import TracebackType
@@ -19,9 +20,9 @@ from activedb.engine._triggering import Triggering
 from activedb.errors import ConfigurationError, DefinitionError
 from activedb.events import Occurrence
 from activedb.rules import Action, Catalog, Condition, Rule
-from activedb.store import Journal, StreamJournal, new_metadata, open_store
+from activedb.store import Connection, Journal, StreamJournal, new_metadata, open_store
 from activedb.streams import Files, Stream
-from activedb.transactions import Forest, Transaction, current_transaction
+from activedb.transactions import Forest, TimedRuns, Transaction, current_transaction
 
 __all__ = ["Database", "connect"]
 
@@ -150,27 +151,100 @@ class Database:
 
     # -- transactions and events -----------------------------------------------------------
 
-    def transaction(self) -> Transaction:
+    def transaction(self, *, connection: Any = None, timeout: float | None = None) -> Transaction:
         """A top-level transaction, used as ``with db.transaction() as t:``.
 
         It commits at the end of the block and aborts when the block raises. Deadlocks and
-        serialization conflicts are raised; `run` retries them.
+        serialization conflicts are raised; `run` retries them. It belongs to the thread that
+        enters the block.
+
+        Parameters
+        ----------
+        connection : sqlalchemy.Connection or sqlalchemy.orm.Session, optional
+            Run inside the transaction of this connection, which is never committed here: what the
+            block wrote is there for the caller's own SQL when the block ends, and is committed or
+            undone with it. The locks are kept until then. A row that the server refuses undoes
+            the block alone.
+        timeout : float, optional
+            Seconds from now after which it aborts with `TransactionTimeout`, at its next step or
+            out of what it waits for.
+
+        Raises
+        ------
+        ConfigurationError
+            If the connection goes elsewhere, or commits each statement by itself.
         """
-        return self._forest.top_level()
+        if connection is not None:
+            return self._forest.joined.block(connection, timeout=timeout)
+        return self._forest.top_level(timeout=timeout)
+
+    def connection(self) -> AbstractContextManager[Connection]:
+        """A SQLAlchemy connection to the store, for SQL of your own: ``with db.connection() as c:``.
+
+        What it does without ``db.transaction(connection=c)`` is that of a plain program: no rule
+        hears of it, and on Postgres the server's locks keep it apart from transactions. On
+        ``memory://`` it keeps all others waiting from its first statement to the end of the block.
+        """
+        return self._store.connection()
+
+    def watch(self, sessions: Any) -> None:
+        """Turn the flushes of ordinary SQLAlchemy sessions into data events, until `close`.
+
+        The rules run inside the session's transaction, right after the flush; if one fails that
+        takes its triggering transaction along, the flush fails. Bulk statements
+        (``session.execute(update(…))``) and ``secondary`` tables raise no events.
+
+        Parameters
+        ----------
+        sessions : Session, sessionmaker or Session class
+            Whose sessions go to the database of this object.
+        """
+        self._forest.watched.watch(sessions)
+
+    def own(self, *tables: Any) -> None:
+        """Keep tables in the memory of this process, which is their only user from now on.
+
+        Their rows are read without the server; each commit still writes them there. O(rows) each,
+        once. Nothing changes on ``memory://``, where all tables are in memory.
+
+        Raises
+        ------
+        TableOwned
+            If another process owns one or uses it; later, if the connection was lost meanwhile and
+            the table has had another owner since.
+        """
+        for table in tables:
+            self._forest.own(self._forest.tables.spec(table))
 
     def run(
         self, function: Callable[Concatenate[Transaction, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Run ``function(t, *args)`` in a top-level transaction, again when that is safe.
 
+        For a limit of time: ``db.with_timeout(seconds).run(function, …)``.
+
         Raises
         ------
         TransactionAborted
             If `function` aborts the transaction.
-        Deadlock, LockTimeout, SerializationConflict
-            When ``retries_max`` more tries did not help.
+        Deadlock, LockTimeout, SerializationConflict, ConnectionLost
+            When ``retries_max`` more tries did not help; a lost connection is tried again only
+            if nothing was committed.
         """
         return self._forest.run(lambda t: function(t, *args, **kwargs))
+
+    def with_timeout(self, timeout: float) -> TimedRuns:
+        """What can be done with a limit of time, in seconds: ``db.with_timeout(5).run(f, …)``.
+
+        The time counts all tries and the pauses between them. When it is over the transaction
+        aborts with `TransactionTimeout` and is not tried again.
+
+        Raises
+        ------
+        ConfigurationError
+            If `timeout` is no positive number.
+        """
+        return TimedRuns(self._forest, timeout)
 
     def signal(
         self, name: str, /, *, timestamp: datetime | float | None = None, **params: Any
@@ -286,7 +360,7 @@ class Database:
         self._closed = True
         atexit.unregister(self._at_exit)
         self._detached.join()
-        self._forest.pool.close()
+        self._forest.close()
         self._store.close()
 
     def __enter__(self) -> Self:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sqlalchemy.exc import DataError, DBAPIError, IntegrityError, StatementError
+import psycopg
+from sqlalchemy.exc import DBAPIError, PendingRollbackError, StatementError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from activedb.errors import (
     ActiveDBError,
     ConnectionLost,
     ConstraintViolation,
+    ForeignKeyViolation,
     InvalidRow,
     LockTimeout,
     SerializationConflict,
+    StatementCancelled,
     StoreError,
+    UniqueViolation,
 )
 
 __all__ = ["translated"]
@@ -25,12 +30,26 @@ _GIVEN_UP = {
     "40P01": "the server found a deadlock with another process",
 }
 _LOCK_NOT_AVAILABLE = "55P03"
-_SERVER_GONE = {"57P01", "57P02", "57P03", "08000", "08003", "08006"}
+_CANCELLED = "57014"
+# Shut down by somebody, crashed, starting; the server's limits on idle and long transactions.
+_SERVER_GONE = {"57P01", "57P02", "57P03", "57P05", "25P03", "25P04"}
+_CONNECTION = "08"  # the class of errors of the connection itself
+_VIOLATIONS: dict[str, type[ConstraintViolation]] = {
+    "23505": UniqueViolation,
+    "SQLITE_CONSTRAINT_UNIQUE": UniqueViolation,
+    "SQLITE_CONSTRAINT_PRIMARYKEY": UniqueViolation,
+    "SQLITE_CONSTRAINT_ROWID": UniqueViolation,
+    "23001": ForeignKeyViolation,
+    "23503": ForeignKeyViolation,
+}
+_SQLITE_REFERENCE = "FOREIGN KEY constraint failed"  # of RESTRICT too, which counts as a trigger
 
 
 @contextmanager
 def translated(doing: str) -> Iterator[None]:
     """Turn driver errors raised inside into errors of the one tree.
+
+    Those that come through SQLAlchemy, and psycopg's own.
 
     Parameters
     ----------
@@ -40,7 +59,11 @@ def translated(doing: str) -> Iterator[None]:
     try:
         yield
     except DBAPIError as error:
-        raise _translate(error, doing) from error
+        raise _translate(error.orig, doing, gone=error.connection_invalidated) from error
+    except psycopg.Error as error:
+        raise _translate(error, doing, gone=False) from error
+    except PendingRollbackError as error:
+        raise ConnectionLost(f"the connection was lost before this could {doing}") from error
     except PoolTimeout as error:
         raise LockTimeout(
             f"cannot {doing}: all connections are in use; run fewer transactions at once, or "
@@ -52,11 +75,10 @@ def translated(doing: str) -> Iterator[None]:
         raise InvalidRow(f"cannot {doing}: {error.orig or error}") from error
 
 
-def _translate(error: DBAPIError, doing: str) -> ActiveDBError:
-    origin = error.orig
+def _translate(origin: BaseException | None, doing: str, *, gone: bool) -> ActiveDBError:
     state = getattr(origin, "sqlstate", None)
     text = str(origin).strip().splitlines()[0] if str(origin).strip() else type(origin).__name__
-    if error.connection_invalidated or state in _SERVER_GONE:
+    if gone or _is_lost(origin, state):
         return ConnectionLost(f"the connection was lost while trying to {doing}: {text}")
     if state in _GIVEN_UP:
         return SerializationConflict(f"cannot {doing}: {_GIVEN_UP[state]}; retry the transaction")
@@ -64,17 +86,32 @@ def _translate(error: DBAPIError, doing: str) -> ActiveDBError:
         return LockTimeout(
             f"cannot {doing}: another process holds a lock for too long (lock_timeout_ms); retry"
         )
-    if isinstance(error, IntegrityError):
+    if state == _CANCELLED:
+        return StatementCancelled(f"cannot {doing}: {text}")
+    if isinstance(origin, psycopg.IntegrityError):
         return _violation(origin, doing, text)
-    if isinstance(error, DataError):
+    if isinstance(origin, sqlite3.IntegrityError):
+        kind = _VIOLATIONS.get(origin.sqlite_errorname, ConstraintViolation)
+        if text == _SQLITE_REFERENCE:
+            kind = ForeignKeyViolation
+        return kind(f"cannot {doing}: {text}", detail=text)
+    if isinstance(origin, psycopg.DataError | sqlite3.DataError):
         return InvalidRow(f"cannot {doing}: {text}")
     return StoreError(f"cannot {doing}: {text}")
 
 
-def _violation(origin: BaseException | None, doing: str, text: str) -> ConstraintViolation:
-    diagnosis = getattr(origin, "diag", None)
-    table = getattr(diagnosis, "table_name", None) or ""
-    constraint = getattr(diagnosis, "constraint_name", None) or ""
-    detail = getattr(diagnosis, "message_detail", None) or ""
+def _is_lost(origin: BaseException | None, state: str | None) -> bool:
+    """Whether the server, or the way to it, is gone: nothing more will be said on this one."""
+    if state is None:
+        return isinstance(origin, psycopg.OperationalError)
+    return state in _SERVER_GONE or state.startswith(_CONNECTION)
+
+
+def _violation(origin: psycopg.IntegrityError, doing: str, text: str) -> ConstraintViolation:
+    diagnosis = origin.diag
+    kind = _VIOLATIONS.get(origin.sqlstate or "", ConstraintViolation)
+    table = diagnosis.table_name or ""
+    constraint = diagnosis.constraint_name or ""
+    detail = diagnosis.message_detail or ""
     message = f"cannot {doing}: {text}" + (f" ({detail})" if detail else "")
-    return ConstraintViolation(message, table=table, constraint=constraint, detail=detail)
+    return kind(message, table=table, constraint=constraint, detail=detail)

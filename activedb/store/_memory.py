@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from sqlalchemy import Connection, DateTime, Dialect, MetaData, create_engine, func, select
+from sqlalchemy import (
+    Connection,
+    DateTime,
+    Dialect,
+    MetaData,
+    create_engine,
+    event,
+    func,
+    select,
+)
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.pool import StaticPool
 
+from activedb.errors import ConfigurationError
+from activedb.store._latch import Latch
+from activedb.store._owned import OwnedTable
+from activedb.store._server_waits import Backend
 from activedb.store._store import Store
 from activedb.store._system import system
-from activedb.store._tables import TableSpec
+from activedb.store._tables import Key, TableSpec
 
 __all__ = ["MemoryStore"]
 
@@ -40,6 +54,7 @@ class MemoryStore(Store):
         super().__init__(engine, metadata)
         self._free = threading.Condition()
         self._owner: _Turn | None = None
+        self._turns: WeakKeyDictionary[Connection, _Turn] = WeakKeyDictionary()
         self._numbers: dict[str, int] = {}
         with engine.connect() as connection:  # outside a transaction, where it has an effect
             connection.exec_driver_sql("PRAGMA foreign_keys = ON")
@@ -63,10 +78,37 @@ class MemoryStore(Store):
     def latch(self) -> _Turn:
         return _Turn(self)
 
+    @contextmanager
+    def connection(self) -> Iterator[Connection]:
+        """A connection for the users' own SQL; it has the turn from its first statement on."""
+        with self.engine.connect() as connection:
+            turn = self._turns[connection] = self.latch()
+
+            def begin(connection: Connection) -> None:
+                with turn:
+                    turn.writing = True
+                    _driver(connection).execute("BEGIN")
+
+            event.listen(connection, "begin", begin)
+            try:
+                yield connection
+            finally:
+                with turn:
+                    connection.close()
+                    turn.writing = False
+
+    def check_same_database(self, connection: Connection) -> None:
+        raise ConfigurationError(
+            "memory:// has connections of its own: hand over one of `with db.connection() as …`"
+        )
+
+    def latch_of(self, connection: Connection) -> Latch:
+        return self._turns[connection]
+
     def acquire(self) -> Connection:
         return self.engine.connect()
 
-    def begin_writing(self, connection: Connection, latch: AbstractContextManager[Any]) -> None:
+    def begin_writing(self, connection: Connection, latch: Latch) -> None:
         assert isinstance(latch, _Turn)
         if not latch.writing:
             latch.writing = True
@@ -86,17 +128,21 @@ class MemoryStore(Store):
         return ""
 
     def outcome(self, number: str) -> bool | None:
-        """Nothing to ask: the connection cannot be lost."""
-        return None
+        """It has: the connection cannot be lost."""
+        return True
 
-    def interrupt(self, connection: Connection) -> None:
-        connection.connection.dbapi_connection.interrupt()  # type: ignore[union-attr]
+    def interrupt(self, driver_connection: Any) -> None:
+        driver_connection.interrupt()
+
+    def backends(self) -> list[Backend]:
+        """No server, no processes."""
+        return []
 
     def backend_of(self, connection: Connection) -> int | None:
         """No server, no process."""
         return None
 
-    def release(self, connection: Connection, latch: AbstractContextManager[Any]) -> None:
+    def release(self, connection: Connection, latch: Latch) -> None:
         assert isinstance(latch, _Turn)
         if latch.writing:
             self._roll_back(connection)
@@ -106,8 +152,30 @@ class MemoryStore(Store):
     def lock_table(self, connection: Connection, spec: TableSpec) -> None:
         """Nothing to do: there is no other process."""
 
-    def guard_absence(self, connection: Connection, table: str, *, exclusive: bool) -> None:
+    def guard(
+        self,
+        connection: Connection,
+        spec: TableSpec,
+        keys: Sequence[Key] | None,
+        *,
+        exclusive: bool,
+    ) -> None:
         """Nothing to do: there is no other process."""
+
+    def use(self, spec: TableSpec) -> None:
+        """Nothing to do: there is no other process."""
+
+    def own(self, spec: TableSpec) -> None:
+        """Nothing to do: every table is in the memory of this process alone."""
+
+    def owned(self, spec: TableSpec) -> OwnedTable | None:
+        return None
+
+    def check_owned(self, connection: Connection, touched: Iterable[OwnedTable]) -> None:
+        """Nothing to check: there is no other process."""
+
+    def suspect(self) -> None:
+        """Nothing to suspect: the connection cannot be lost."""
 
     def next_key(self, connection: Connection, spec: TableSpec) -> int:
         assert spec.generated is not None
@@ -138,8 +206,12 @@ class _Instant(sqlite.DATETIME):
         return lambda value: None if value is None else load(value).replace(tzinfo=UTC)
 
 
+def _driver(connection: Connection) -> Any:
+    return connection.connection.driver_connection
+
+
 def _in_transaction(connection: Connection) -> bool:
-    return bool(connection.connection.dbapi_connection.in_transaction)  # type: ignore[union-attr]
+    return bool(_driver(connection).in_transaction)
 
 
 class _Turn:
@@ -151,15 +223,26 @@ class _Turn:
         self._depth = 0
         self.writing = False
 
-    def __enter__(self) -> None:
-        self._threads.acquire()
+    def acquire(self, blocking: bool = True) -> bool:
+        if not self._threads.acquire(blocking):
+            return False
         store = self._store
         with store._free:
+            if not blocking and store._owner not in (None, self):
+                self._threads.release()
+                return False
             store._free.wait_for(lambda: store._owner in (None, self))
             store._owner = self
         self._depth += 1
+        return True
+
+    def __enter__(self) -> None:
+        self.acquire()
 
     def __exit__(self, *error: object) -> None:
+        self.release()
+
+    def release(self) -> None:
         self._depth -= 1
         store = self._store
         if self._depth == 0 and not self.writing:

@@ -14,8 +14,11 @@ __all__ = ["number_of", "outcome", "ping_if_idle"]
 _IDLE_S_MAX = 1.0
 _PAUSE_S = 0.05
 
-_NUMBER = text("SELECT pg_postmaster_start_time()::text || '/' || pg_current_xact_id()")
-_STATUS = text("SELECT pg_postmaster_start_time()::text, pg_xact_status(CAST(:number AS xid8))")
+# Statistics are reset whenever the server recovers from a crash, also of one of its processes.
+_LIFE = "concat(pg_postmaster_start_time(), (SELECT stats_reset FROM pg_stat_bgwriter))"
+_LIFE_NOW = text(f"SELECT {_LIFE}")
+_NUMBER = text("SELECT pg_current_xact_id()::text")
+_STATUS = text(f"SELECT {_LIFE}, pg_xact_status(CAST(:number AS xid8))")
 _FUTURE = "22023"  # the number has not been given to any transaction
 
 
@@ -39,11 +42,14 @@ def ping_if_idle(engine: Engine) -> None:
 
 
 def number_of(connection: Connection) -> str:
-    """Number of a connection's transaction together with the start of the server; one round trip.
+    """Number of a connection's transaction, with the life of the server; one round trip.
 
     After a crash of the server, numbers that never reached its disk are given once more.
     """
-    return str(connection.execute(_NUMBER).scalar_one())
+    known = connection.info  # of the driver's connection, which has one life
+    if "life of the server" not in known:
+        known["life of the server"] = connection.execute(_LIFE_NOW).scalar_one()
+    return f"{known['life of the server']}/{connection.execute(_NUMBER).scalar_one()}"
 
 
 def outcome(engine: Engine, number: str, patience_s: float) -> bool | None:
@@ -51,21 +57,21 @@ def outcome(engine: Engine, number: str, patience_s: float) -> bool | None:
 
     Waits while the server is away or still at work on the transaction, for `patience_s` at most.
     """
-    started, _, transaction = number.rpartition("/")
+    life, _, transaction = number.rpartition("/")
     until = time.monotonic() + patience_s
     while True:
         try:
             with engine.connect() as connection:
-                still, status = connection.execute(_STATUS, {"number": transaction}).one()
+                now, status = connection.execute(_STATUS, {"number": transaction}).one()
         except DataError as error:
             return False if getattr(error.orig, "sqlstate", None) == _FUTURE else None
         except DBAPIError:
-            still, status = started, "in progress"
+            now, status = life, "in progress"
         if status == "aborted":
             return False
         if status != "in progress":
-            # A server that has started anew may have given the number to somebody else.
-            return True if status == "committed" and still == started else None
+            # A server that has crashed since may have given the number to somebody else.
+            return True if status == "committed" and now == life else None
         if time.monotonic() > until:
             return None
         threading.Event().wait(_PAUSE_S)

@@ -1,152 +1,241 @@
-"""Let a statement see the versions of a sphere: dirty rows shadow the table of the same name.
+"""Let a statement see the versions of a sphere: dirty rows laid over the committed ones.
 
-A common table expression named like the table hides it from the whole statement, so joins,
-subqueries and aggregates need no rewriting::
+The text that is about to be sent is read, whoever made it; each place that names a table with
+dirty rows is made to name a common table expression (`_shadow`) instead::
 
-    WITH activedb_dirty_accounts (id, balance, activedb_gone) AS (…dirty rows and tombstones…),
-         accounts AS (SELECT * FROM public.accounts a
-                      WHERE NOT EXISTS (SELECT 1 FROM activedb_dirty_accounts d WHERE d.id = a.id)
-                      UNION ALL
-                      SELECT id, balance FROM activedb_dirty_accounts WHERE NOT activedb_gone)
-    SELECT … FROM accounts …
+    SELECT … FROM people AS p JOIN pay ON …
+    WITH activedb_dirty_1 AS (…), activedb_seen_1 AS (…)
+    SELECT … FROM activedb_seen_1 AS p JOIN pay ON …
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from sqlalchemy import (
-    ARRAY,
-    CTE,
-    Boolean,
-    Column,
-    Executable,
-    MetaData,
-    Select,
-    Table,
-    TableClause,
-    TextClause,
-    and_,
-    bindparam,
-    column,
-    exists,
-    func,
-    select,
-    union_all,
-    values,
-)
+from sqlalchemy import Connection, Select, Table, TextClause, event
+from sqlalchemy.orm.context import FromStatement
 from sqlalchemy.sql import visitors
-from sqlalchemy.sql.selectable import CompoundSelect
+from sqlalchemy.sql.selectable import CompoundSelect, TextualSelect
 
 from activedb.errors import UnsupportedStatement
-from activedb.store._tables import Key, Row, TableSpec
+from activedb.store._names import Names
+from activedb.store._shadow import Dirty, Shadow, shadow_of
+from activedb.store._sql_text import Edit, PlainText, Reference, Understood, understand
+from activedb.store._tables import Tables, TableSpec
 
-__all__ = ["overlaid", "tables_of"]
+if TYPE_CHECKING:
+    from activedb.store._store import Store
 
-_FROM = re.compile(r"\b(from|join)\b", re.IGNORECASE)
-_VARIABLES_MAX = 32_000  # SQLite takes 32,766 bound variables in one statement
+__all__ = ["Sphere", "Unlocked", "tables_of"]
 
-Dirty = Mapping[Key, Row | None]
-"""Rows by key as a sphere sees them; None is a tombstone."""
+_OURS = ("activedb_seen_", "activedb_dirty_")
+
+Targets: TypeAlias = list[tuple[Reference, TableSpec | None]]
+"""What each reference means; None for a table of the server's own."""
 
 
-def tables_of(statement: Executable) -> list[Table]:
-    """Tables a statement reads, each once, in a stable order.
+class Unlocked(Exception):
+    """A statement reads tables that are not locked for it yet; nothing was sent.
+
+    Attributes
+    ----------
+    tables : list of sqlalchemy.Table
+    """
+
+    def __init__(self, tables: list[Table]):
+        super().__init__(", ".join(str(t.fullname) for t in tables))
+        self.tables = tables
+
+
+def tables_of(statement: Any, store: Store, tables: Tables) -> list[Table]:
+    """Tables that a statement is known to read before it is run, each once, in a stable order.
+
+    What it reads besides (text in it, what a mapped class loads) shows as it runs: `Unlocked`.
 
     Raises
     ------
     UnsupportedStatement
-        If the statement is not a SELECT built with SQLAlchemy.
+        If it is no SELECT, or text that is not understood or reads unknown tables.
     """
-    if not isinstance(statement, Select | CompoundSelect):
+    if isinstance(statement, str):
+        raise UnsupportedStatement("query() takes text as sqlalchemy.text(…)")
+    if not isinstance(
+        statement, Select | CompoundSelect | TextClause | TextualSelect | FromStatement
+    ):
         raise UnsupportedStatement(
-            "query() takes a SELECT built with sqlalchemy.select(); use execute() for writes"
+            "query() takes a SELECT: sqlalchemy.select() or text(); use execute() for writes"
         )
     found: dict[str, Table] = {}
-    for element in visitors.iterate(statement):
-        if isinstance(element, Table):
-            found[element.fullname] = element
-        elif _names_a_table_in_text(element):
-            raise UnsupportedStatement(
-                f"query() cannot tell which tables {str(element)!r} reads, and so neither lock "
-                f"them nor show uncommitted rows; use Table objects in the FROM clause"
-            )
+    if isinstance(statement, TextClause):
+        dialect = store.engine.dialect
+        plain = PlainText(str(statement.compile(dialect=dialect)), dialect.name)
+        names = Names(store, tables)
+        for reference in understand(plain).references:
+            table = names.table(reference)
+            if table is not None:
+                found[table.fullname] = table
+    else:
+        for element in visitors.iterate(statement):
+            if isinstance(element, Table):
+                found[element.fullname] = element
     return [found[name] for name in sorted(found)]
 
 
-def _names_a_table_in_text(element: Any) -> bool:
-    if isinstance(element, Select):
-        return any(isinstance(f, TextClause) for f in element.get_final_froms())
-    if isinstance(element, TextClause):
-        return _FROM.search(element.text) is not None
-    return isinstance(element, TableClause)
-
-
-def overlaid(
-    statement: Executable, dirty: Mapping[TableSpec, Dirty], *, schema: str, arrays: bool
-) -> Executable:
-    """`statement` over the committed rows with `dirty` laid over them.
+class Sphere:
+    """What one query sees.
 
     Parameters
     ----------
-    statement : SELECT
+    store : Store
+    tables : Tables
     dirty : mapping of TableSpec to (key to row or None)
-        What the sphere wrote, per table that the statement reads.
-    schema : str
-        Schema in which unqualified tables lie.
-    arrays : bool
-        Whether the server takes arrays (one parameter per column), as Postgres does.
+        The tables that are locked for the query, with what the sphere wrote to them.
     """
-    assert isinstance(statement, Select | CompoundSelect)
-    for spec, rows in dirty.items():
-        if not rows:
-            continue
-        if spec.table.schema is not None:
-            raise UnsupportedStatement(
-                f"table {spec.name}: a query over uncommitted rows of a table with an explicit "
-                f"schema is not supported; leave the schema to the search path"
-            )
-        source = _dirty_source(spec, rows, arrays=arrays)
-        shadow = _shadow(spec, source, schema)
-        statement = statement.add_cte(source, shadow)
-    return statement
+
+    def __init__(self, store: Store, tables: Tables, dirty: Mapping[TableSpec, Dirty]):
+        self._names = Names(store, tables)
+        self._schema = store.schema
+        self._tables = tables
+        self._dirty = dirty
+        in_order = sorted(dirty, key=lambda spec: spec.name)
+        self._numbers = {spec: number for number, spec in enumerate(in_order, start=1)}
+
+    @contextmanager
+    def laid_over(self, connection: Connection) -> Iterator[None]:
+        """Every SELECT sent over the connection inside sees the sphere; nothing else is sent.
+
+        Raises
+        ------
+        Unlocked, UnsupportedStatement
+            From the call that would have sent a statement.
+        """
+        self._names.refuse_views(connection, self._dirty)
+        with self._filled(connection):
+            event.listen(connection, "before_cursor_execute", self._before, retval=True)
+            try:
+                yield
+            finally:
+                event.remove(connection, "before_cursor_execute", self._before)
+
+    @contextmanager
+    def _filled(self, connection: Connection) -> Iterator[None]:
+        """The dirty rows are where the shadows look for them."""
+        if connection.dialect.name == "postgresql" or not any(self._dirty.values()):
+            yield
+            return
+        connection.exec_driver_sql("SAVEPOINT activedb_seen")
+        try:
+            for spec, dirty in self._dirty.items():
+                if dirty:
+                    self._shadow(spec, connection).fill(connection, self._numbers[spec], dirty)
+            yield
+        finally:
+            connection.exec_driver_sql("ROLLBACK TO SAVEPOINT activedb_seen")
+            connection.exec_driver_sql("RELEASE SAVEPOINT activedb_seen")
+
+    def _before(
+        self,
+        connection: Connection,
+        cursor: Any,
+        sql: str,
+        parameters: Any,
+        context: Any,
+        executemany: bool,
+    ) -> tuple[str, Any]:
+        """What to send instead of a statement; SQLAlchemy calls it before it sends one."""
+        plain = PlainText(sql, connection.dialect.name)
+        understood = understand(plain)
+        targets = self._targets(understood)
+        named = {spec for _, spec in targets if spec is not None}
+        _check(understood, named)
+        seen = [s for s in self._numbers if s in named and (self._dirty[s] or understood.is_whole)]
+        if not seen and not understood.comments and not understood.ctes:
+            return sql, parameters
+        edits = [*understood.comments, *self._edits(plain, understood, targets, set(seen))]
+        expressions: list[str] = []
+        more: dict[str, Any] = {}
+        for spec in seen:
+            number, dirty = self._numbers[spec], self._dirty[spec]
+            shadow = self._shadow(spec, connection)
+            expressions.append(shadow.seen(number, dirty))
+            more |= shadow.parameters(number, dirty)
+        if expressions:
+            edits.append(_prefix(understood, ", ".join(expressions)))
+        return plain.edited(edits), {**parameters, **more} if more else parameters
+
+    def _targets(self, understood: Understood) -> Targets:
+        found = [(ref, self._names.table(ref)) for ref in understood.references]
+        targets = [(ref, None if t is None else self._tables.spec(t)) for ref, t in found]
+        unlocked = {s.name: s.table for _, s in targets if s is not None and s not in self._dirty}
+        if unlocked:
+            raise Unlocked([unlocked[name] for name in sorted(unlocked)])
+        return targets
+
+    def _edits(
+        self, plain: PlainText, understood: Understood, targets: Targets, seen: set[TableSpec]
+    ) -> Iterator[Edit]:
+        """Name the shadows where the tables of `seen` are named."""
+        double = _of_two_tables(targets)
+        names: dict[TableSpec, str] = {}  # what their columns are qualified with
+        for reference, spec in targets:
+            if spec is None:
+                continue
+            if spec in seen:
+                new = f"activedb_seen_{self._numbers[spec]}"
+            elif reference.schema is None and reference.name in understood.ctes:
+                # To SQLite the expression of this name were meant everywhere.
+                new = plain.restored(self._names.real(spec))
+            else:
+                continue
+            if reference.is_named or not reference.takes_alias:
+                yield Edit(reference.start, reference.end, new)
+            elif reference.name in double and spec in seen:
+                if reference.name in understood.prefixes:
+                    raise UnsupportedStatement(
+                        f"the statement reads several tables called {reference.name}, some of "
+                        f"them with uncommitted rows: give each an alias"
+                    )
+                names[spec] = new
+                yield Edit(reference.start, reference.end, new)
+            else:
+                names[spec] = reference.written
+                alias = plain.restored(reference.written)
+                yield Edit(reference.start, reference.end, f"{new} AS {alias}")
+        for column in understood.qualified:
+            table = self._names.find(column)
+            name = None if table is None else names.get(self._tables.spec(table))
+            if name is not None:
+                yield Edit(column.start, column.end, plain.restored(name))
+
+    def _shadow(self, spec: TableSpec, connection: Connection) -> Shadow:
+        return shadow_of(spec, connection.dialect, self._schema)
 
 
-def _dirty_source(spec: TableSpec, rows: Dirty, *, arrays: bool) -> CTE:
-    columns: list[Column[Any]] = list(spec.table.columns)
-    records = [_record(spec, key, row) for key, row in rows.items()]
-    name = f"activedb_dirty_{spec.table.name}"
-    gone = Column("activedb_gone", Boolean)
-    if arrays:
-        per_column = list(zip(*records, strict=True))
-        arguments = [
-            bindparam(None, list(cells), type_=ARRAY(c.type))
-            for c, cells in zip([*columns, gone], per_column, strict=True)
-        ]
-        names = [column(c.name, c.type) for c in [*columns, gone]]
-        unnested = func.unnest(*arguments).table_valued(*names, name="dirty").render_derived()
-        return select(unnested).cte(name)
-    if len(records) * (len(columns) + 1) > _VARIABLES_MAX:
+def _check(understood: Understood, named: Iterable[TableSpec]) -> None:
+    known = {str(c.name) for spec in named for c in spec.table.columns}
+    for name in understood.hidden_columns - known:
         raise UnsupportedStatement(
-            f"table {spec.name}: {len(records)} uncommitted rows are too many for a query on the "
-            f"memory store; commit first, or use Postgres"
+            f"the statement reads the system column {name}, which uncommitted rows do not have; "
+            f"use the primary key"
         )
-    typed = values(*[column(c.name, c.type) for c in [*columns, gone]], name=name)
-    return typed.data(records).cte(name)
+    for name in understood.ctes:
+        if name.startswith(_OURS):
+            raise UnsupportedStatement(f"names like {name} are kept for activedb; use another")
 
 
-def _record(spec: TableSpec, key: Key, row: Row | None) -> tuple[Any, ...]:
-    if row is not None:
-        return (*(row[c.name] for c in spec.table.columns), False)
-    known = dict(zip(spec.key_columns, key, strict=True))
-    return (*(known.get(c.name) for c in spec.table.columns), True)
+def _of_two_tables(targets: Targets) -> set[str]:
+    """Names under which more than one table is read without an alias."""
+    meanings: dict[str, set[Any]] = {}
+    for reference, spec in targets:
+        if not reference.is_named:
+            meant = (reference.schema, reference.name) if spec is None else spec
+            meanings.setdefault(reference.name, set()).add(meant)
+    return {name for name, meant in meanings.items() if len(meant) > 1}
 
 
-def _shadow(spec: TableSpec, dirty: CTE, schema: str) -> CTE:
-    real = spec.table.to_metadata(MetaData(), schema=schema).alias("kept")
-    same_key = and_(*(dirty.c[name] == real.c[name] for name in spec.key_columns))
-    kept = select(*real.columns).where(~exists().where(same_key))
-    written = select(*(dirty.c[c.name] for c in spec.table.columns)).where(~dirty.c.activedb_gone)
-    return union_all(kept, written).cte(spec.table.name)
+def _prefix(understood: Understood, expressions: str) -> Edit:
+    if understood.has_with:
+        return Edit(understood.head, understood.head, f" {expressions},")
+    return Edit(understood.head, understood.head, f"WITH {expressions} ")

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg
 from sqlalchemy import URL, Connection, Engine, MetaData, create_engine, func, select, text
-from sqlalchemy.exc import DBAPIError, InvalidRequestError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.schema import CreateSchema, DropSchema
 
 from activedb.config import Settings, mask_url
 from activedb.errors import ConfigurationError, ServerUnreachable
 from activedb.store import _migrations, _outcome
+from activedb.store._faults import translated
+from activedb.store._guards import GUARD_ABSENT, GUARD_TABLE, GUARD_TO_INSERT, guard_number
+from activedb.store._latch import Latch
+from activedb.store._owned import OwnedTable, Ownership
+from activedb.store._server_waits import Backend, backends
 from activedb.store._store import Store
-from activedb.store._tables import TableSpec
+from activedb.store._tables import Key, TableSpec
 from activedb.store.embedded import EmbeddedServer
 
 __all__ = ["PostgresStore"]
 
 _SERVER_VERSION_MIN = 150_000
+_IDENTITY = text("SELECT pg_postmaster_start_time(), current_database(), current_schema()")
 
 
 class PostgresStore(Store):
@@ -84,6 +90,7 @@ class PostgresStore(Store):
         self._short = engine_of(2, settings.threads)
         self._readers = engine_of(settings.threads, 0, isolation_level="AUTOCOMMIT", pool_timeout=0)
         super().__init__(engine, metadata)
+        self._locks = engine_of(1, 0, isolation_level="AUTOCOMMIT")
         self._beneath = beneath
         self._patience_s = settings.lock_timeout_ms / 1_000
         try:
@@ -104,11 +111,14 @@ class PostgresStore(Store):
             raise ConfigurationError(
                 f"the server at {mask_url(str(url))} is PostgreSQL {version}; 15 or newer is needed"
             )
+        self._ownership = Ownership(self._locks, self.schema)
 
     def close(self) -> None:
         super().close()
         self._short.dispose()
         self._readers.dispose()
+        self._ownership.close()
+        self._locks.dispose()
         if self._beneath is not None:
             self._beneath.close()
 
@@ -120,13 +130,31 @@ class PostgresStore(Store):
         with self._short.begin() as connection:
             yield connection
 
-    def latch(self) -> AbstractContextManager[Any]:
+    def latch(self) -> Latch:
+        return threading.RLock()
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection]:
+        with self.engine.connect() as connection:
+            yield connection
+
+    def check_same_database(self, connection: Connection) -> None:
+        with translated("look at the connection"), self.short() as mine:
+            if connection.dialect.name != "postgresql" or (
+                connection.execute(_IDENTITY).one() != mine.execute(_IDENTITY).one()
+            ):
+                raise ConfigurationError(
+                    "the connection goes to another database or schema than this database object; "
+                    "hand over one to the same server, database and search path"
+                )
+
+    def latch_of(self, connection: Connection) -> Latch:
         return threading.RLock()
 
     def acquire(self) -> Connection:
         return self.engine.connect()
 
-    def begin_writing(self, connection: Connection, latch: AbstractContextManager[Any]) -> None:
+    def begin_writing(self, connection: Connection, latch: Latch) -> None:
         """Nothing to do: the transaction began with the first statement."""
 
     def commit(self, connection: Connection, *, lazily: bool) -> None:
@@ -136,9 +164,10 @@ class PostgresStore(Store):
 
     @contextmanager
     def reader(self) -> Iterator[Connection | None]:
-        try:
+        connection = None
+        with translated("open a connection to read on"), suppress(PoolTimeout):
             connection = self._readers.connect()
-        except PoolTimeout:
+        if connection is None:
             yield None
             return
         with connection:
@@ -150,29 +179,67 @@ class PostgresStore(Store):
     def outcome(self, number: str) -> bool | None:
         return _outcome.outcome(self._short, number, self._patience_s)
 
-    def interrupt(self, connection: Connection) -> None:
-        # A connection that was lost has nothing left to interrupt.
-        with suppress(psycopg.Error, InvalidRequestError):
-            _driver(connection).cancel_safe(timeout=self._patience_s)
+    def interrupt(self, driver_connection: Any) -> None:
+        with suppress(psycopg.Error):  # a connection that is lost has nothing left to interrupt
+            driver_connection.cancel_safe(timeout=self._patience_s)
+
+    def backends(self) -> list[Backend]:
+        with translated("look who waits at the server"), self.short() as connection:
+            return backends(connection)
 
     def backend_of(self, connection: Connection) -> int | None:
-        try:
-            return int(_driver(connection).info.backend_pid)
-        except (psycopg.Error, InvalidRequestError):
-            return None
+        return int(connection.connection.driver_connection.info.backend_pid)  # type: ignore[union-attr]
 
-    def release(self, connection: Connection, latch: AbstractContextManager[Any]) -> None:
-        connection.close()
+    def release(self, connection: Connection, latch: Latch) -> None:
+        try:
+            connection.close()
+        except DBAPIError:  # it was lost
+            connection.close()
 
     def lock_table(self, connection: Connection, spec: TableSpec) -> None:
         name = connection.dialect.identifier_preparer.format_table(spec.table)
         connection.execute(text(f"LOCK TABLE {name} IN SHARE MODE"))
 
-    def guard_absence(self, connection: Connection, table: str, *, exclusive: bool) -> None:
+    def guard(
+        self,
+        connection: Connection,
+        spec: TableSpec,
+        keys: Sequence[Key] | None,
+        *,
+        exclusive: bool,
+    ) -> None:
         # Not a table lock: that would wait, on the server alone, for scans of this process.
-        lock = func.pg_advisory_xact_lock if exclusive else func.pg_advisory_xact_lock_shared
-        guarded = f"activedb rows of {self.schema}.{table}"
-        connection.execute(select(lock(func.hashtextextended(guarded, 0))))
+        table = f"{self.schema}.{spec.name}"
+        if keys is None:
+            connection.execute(GUARD_TABLE, {"table": guard_number(table)})
+        else:
+            numbers = sorted({guard_number(table, key) for key in keys})
+            statement = GUARD_TO_INSERT if exclusive else GUARD_ABSENT
+            connection.execute(statement, {"table": guard_number(table), "keys": numbers})
+
+    def use(self, spec: TableSpec) -> None:
+        self._ownership.use(spec)
+
+    def own(self, spec: TableSpec) -> None:
+        owned = self._ownership.own(spec)
+        self.load(owned)
+
+    def owned(self, spec: TableSpec) -> OwnedTable | None:
+        owned = self._ownership.owned(spec)
+        if owned is not None and not owned.is_loaded:
+            self.load(owned)
+        return owned
+
+    def load(self, owned: OwnedTable) -> None:
+        """Read all rows of an owned table."""
+        with translated(f"load table {owned.spec.name}"), self.short() as connection:
+            owned.load(connection)
+
+    def check_owned(self, connection: Connection, touched: Iterable[OwnedTable]) -> None:
+        self._ownership.check(connection, touched)
+
+    def suspect(self) -> None:
+        self._ownership.suspect()
 
     def next_key(self, connection: Connection, spec: TableSpec) -> int:
         name = connection.dialect.identifier_preparer.format_table(spec.table)
@@ -184,7 +251,3 @@ def _make_schema(connection: Connection, schema: str, *, fresh: bool) -> None:
     if fresh:
         connection.execute(DropSchema(schema, cascade=True, if_exists=True))
     connection.execute(CreateSchema(schema, if_not_exists=True))
-
-
-def _driver(connection: Connection) -> psycopg.Connection[Any]:
-    return connection.connection.driver_connection  # type: ignore[return-value]  # psycopg's

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
 from sqlalchemy import Connection, Engine, MetaData, func, select
 
 from activedb.store._faults import translated
+from activedb.store._latch import Latch
+from activedb.store._owned import OwnedTable
+from activedb.store._server_waits import Backend
 from activedb.store._session import Session
-from activedb.store._tables import TableSpec
+from activedb.store._tables import Key, TableSpec
 
 __all__ = ["TRIGGER_POINTS", "Store"]
 
@@ -85,15 +88,27 @@ class Store(ABC):
         """A short transaction of its own: committed at the end, rolled back on an error."""
 
     @abstractmethod
-    def latch(self) -> AbstractContextManager[Any]:
+    def latch(self) -> Latch:
         """A re-entrant latch for the uses of one session's connection."""
+
+    @abstractmethod
+    def connection(self) -> AbstractContextManager[Connection]:
+        """A connection for the users' own SQL."""
+
+    @abstractmethod
+    def check_same_database(self, connection: Connection) -> None:
+        """Raise `ConfigurationError` if a connection goes to another database than this store."""
+
+    @abstractmethod
+    def latch_of(self, connection: Connection) -> Latch:
+        """A latch for the uses of a caller's connection."""
 
     @abstractmethod
     def acquire(self) -> Connection:
         """A connection for one flat transaction."""
 
     @abstractmethod
-    def begin_writing(self, connection: Connection, latch: AbstractContextManager[Any]) -> None:
+    def begin_writing(self, connection: Connection, latch: Latch) -> None:
         """Called under the session's latch before a write of a flat transaction."""
 
     @abstractmethod
@@ -113,15 +128,19 @@ class Store(ABC):
         """Whether a transaction of a lost connection has committed; None if nobody can say."""
 
     @abstractmethod
-    def interrupt(self, connection: Connection) -> None:
-        """End the statement that runs on a connection, from another thread."""
+    def interrupt(self, driver_connection: Any) -> None:
+        """End the statement that runs on a driver's connection, from another thread."""
+
+    @abstractmethod
+    def backends(self) -> list[Backend]:
+        """The server's processes that are in a transaction, and whom they wait for."""
 
     @abstractmethod
     def backend_of(self, connection: Connection) -> int | None:
         """Number of the server's process behind a connection."""
 
     @abstractmethod
-    def release(self, connection: Connection, latch: AbstractContextManager[Any]) -> None:
+    def release(self, connection: Connection, latch: Latch) -> None:
         """Undo what is not committed and give the connection back."""
 
     @abstractmethod
@@ -129,8 +148,35 @@ class Store(ABC):
         """Keep other processes from writing a table."""
 
     @abstractmethod
-    def guard_absence(self, connection: Connection, table: str, *, exclusive: bool) -> None:
-        """Take a table's guard: shared to insert rows, exclusive to rely on absent ones."""
+    def guard(
+        self,
+        connection: Connection,
+        spec: TableSpec,
+        keys: Sequence[Key] | None,
+        *,
+        exclusive: bool,
+    ) -> None:
+        """Lock keys, or with None all keys of a table, that may have no rows."""
+
+    @abstractmethod
+    def use(self, spec: TableSpec) -> None:
+        """Raise `TableOwned` if another process owns a table; O(1) after the first call."""
+
+    @abstractmethod
+    def own(self, spec: TableSpec) -> None:
+        """Keep a table's rows in memory, and every other process from the table."""
+
+    @abstractmethod
+    def owned(self, spec: TableSpec) -> OwnedTable | None:
+        """The rows of a table that this process owns; of others None."""
+
+    @abstractmethod
+    def check_owned(self, connection: Connection, touched: Iterable[OwnedTable]) -> None:
+        """Raise `TableOwned` if one of these tables has had another owner since."""
+
+    @abstractmethod
+    def suspect(self) -> None:
+        """A connection was lost, and perhaps others with it."""
 
     @abstractmethod
     def next_key(self, connection: Connection, spec: TableSpec) -> int:

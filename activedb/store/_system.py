@@ -18,7 +18,15 @@ from sqlalchemy import (
     func,
 )
 
-__all__ = ["dead_letters", "late_events", "ledger", "pending_firings", "stream_events", "system"]
+__all__ = [
+    "dead_letters",
+    "late_events",
+    "ledger",
+    "owned_tables",
+    "pending_firings",
+    "stream_events",
+    "system",
+]
 
 system = MetaData()
 
@@ -81,6 +89,16 @@ dead_letters = Table(
     Column("reason", Text, nullable=False),
 )
 """Events that could not be processed (kind ``event``) and rules that failed (kind ``rule``)."""
+
+owned_tables = Table(
+    "activedb_owned_tables",
+    system,
+    Column("name", String(200), primary_key=True),
+    Column("epoch", BigInteger, nullable=False),
+    Column("owner", String(200), nullable=False),
+    Column("owned_since", DateTime(timezone=True), server_default=func.now(), nullable=False),
+)
+"""Tables that one process keeps, or kept last, in its memory; see `_owned`."""
 
 pending_firings = Table(
     "activedb_pending_firings",

@@ -31,6 +31,8 @@ from sqlalchemy import (
     select,
     tuple_,
 )
+from sqlalchemy import Sequence as Numbers
+from sqlalchemy.dialects.postgresql import ExcludeConstraint
 from sqlalchemy.exc import NoInspectionAvailable
 
 from activedb.errors import DefinitionError, InvalidRow
@@ -61,6 +63,7 @@ class Tables:
 
     def __init__(self) -> None:
         self._specs: dict[Any, TableSpec] = {}
+        self._named: dict[str, TableSpec] = {}
 
     def spec(self, table: Any) -> TableSpec:
         """Spec of a SQLAlchemy Table or mapped class; O(1) after the first call.
@@ -76,7 +79,12 @@ class Tables:
             plain = _plain_table(table)
             spec = self._specs.get(plain) or TableSpec(plain)
             self._specs[plain] = self._specs[table] = spec
+            self._named[spec.name] = spec
             return spec
+
+    def named(self, name: str) -> TableSpec | None:
+        """Spec of a table met before, by its full name."""
+        return self._named.get(name)
 
 
 class TableSpec:
@@ -97,11 +105,18 @@ class TableSpec:
         values.
     generated : str or None
         Name of the key column that the database numbers by itself.
+    overrides_identity : bool
+        Whether the server takes numbers for that column only when told so (GENERATED ALWAYS).
+    written : tuple of str
+        The columns that a write gives values to; the database computes the others, which are
+        None in rows that are not committed.
     defaults, onupdates : dict
         Column name to what an insert, or an update, that leaves the column out writes there: a
         callable without arguments, or a SELECT for the server.
     shared_select, exclusive_select : sqlalchemy.Select
         Rows whose keys are bound to ``keys``, locked FOR SHARE or FOR UPDATE.
+    free_select, plain_select : sqlalchemy.Select
+        The same rows, locked FOR UPDATE as far as nobody else has them locked, or not locked.
     """
 
     def __init__(self, table: Table):
@@ -133,26 +148,36 @@ class TableSpec:
             for c in table.columns
             if isinstance(c.type, Numeric) and c.type.asdecimal and c.type.scale is not None
         }
-        self.depends_on_order = bool(table.foreign_keys) or any(
-            isinstance(c, UniqueConstraint) for c in table.constraints
+        self.depends_on_order = (
+            bool(table.foreign_keys)
+            or any(isinstance(c, UniqueConstraint | ExcludeConstraint) for c in table.constraints)
+            or any(index.unique for index in table.indexes)
         )
         self._zoned = {
             str(c.name) for c in table.columns if isinstance(c.type, DateTime) and c.type.timezone
         }
         auto = table.autoincrement_column
         self.generated = str(auto.name) if auto is not None else None
+        identity = None if auto is None else auto.identity
+        self.overrides_identity = identity is not None and bool(identity.always)
+        self._computed = {str(c.name) for c in table.columns if c.computed is not None}
+        self.written = tuple(name for name in self._columns if name not in self._computed)
         self.defaults = {
             str(c.name): _default(c, c.default if c.default is not None else c.server_default)
             for c in table.columns
-            if c.name != self.generated and (c.default is not None or c.server_default is not None)
+            if c.name != self.generated
+            and c.computed is None
+            and (c.default is not None or c.server_default is not None)
         }
         self.onupdates = {
             str(c.name): _default(c, c.onupdate) for c in table.columns if c.onupdate is not None
         }
-        self._required = [str(c.name) for c in table.columns if not c.nullable]
+        self._required = [name for name in self.written if not self._columns[name].nullable]
         self.shared_select = self._select_by_key().with_for_update(read=True)
         # Keys never change, so references to a locked row may be checked meanwhile.
         self.exclusive_select = self._select_by_key().with_for_update(key_share=True)
+        self.free_select = self._select_by_key().with_for_update(key_share=True, skip_locked=True)
+        self.plain_select = self._select_by_key()
 
     def __repr__(self) -> str:
         return f"<TableSpec {self.name}>"
@@ -243,7 +268,7 @@ class TableSpec:
         for name in self._required:
             if name in checked and checked[name] is None:
                 raise InvalidRow(f"table {self.name}: column {name} is NOT NULL; give it a value")
-        return MappingProxyType({**row, **checked})
+        return MappingProxyType({**row, **checked, **dict.fromkeys(self._computed)})
 
     def _checked(self, values: Mapping[str, Any]) -> dict[str, Any]:
         checked: dict[str, Any] = {}
@@ -251,6 +276,10 @@ class TableSpec:
             if name not in self._columns:
                 raise InvalidRow(
                     f"table {self.name} has no column {name!r}; it has {', '.join(self._columns)}"
+                )
+            if name in self._computed:
+                raise InvalidRow(
+                    f"table {self.name}: the database computes column {name}; leave it out"
                 )
             checked[name] = None if value is None else self._checked_value(name, value)
         return checked
@@ -337,7 +366,14 @@ def _python_types(column: Column[Any]) -> type[Any] | tuple[type[Any], ...] | No
 
 def _default(column: Column[Any], default: Any) -> Callable[[], Any] | Select[Any]:
     """A column's default as something to call, or as a SELECT where the server must tell."""
-    argument: Any = default.arg
+    if isinstance(default, Numbers):
+        return select(default.next_value())
+    argument: Any = getattr(default, "arg", None)
+    if argument is None:
+        raise DefinitionError(
+            f"table {column.table.fullname}: what the database puts into column {column.name} is "
+            f"not known here; declare it as default= or server_default="
+        )
     if default is not column.server_default:
         if callable(argument):
             return lambda: argument(None)

@@ -5,6 +5,17 @@ from activedb.transactions._forest import Forest, Listener
 from activedb.transactions._hierarchy import Run
 from activedb.transactions._node import current_transaction
 from activedb.transactions._states import State
+from activedb.transactions._timed import TimedRuns, TimedSpawns
 from activedb.transactions._transaction import Transaction
 
-__all__ = ["Child", "Forest", "Listener", "Run", "State", "Transaction", "current_transaction"]
+__all__ = [
+    "Child",
+    "Forest",
+    "Listener",
+    "Run",
+    "State",
+    "TimedRuns",
+    "TimedSpawns",
+    "Transaction",
+    "current_transaction",
+]

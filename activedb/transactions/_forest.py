@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import random
-import threading
+import time
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
@@ -14,17 +13,22 @@ from activedb.errors import (
     ActiveDBError,
     Deadlock,
     LockTimeout,
-    SerializationConflict,
     TransactionAborted,
     TransactionStateError,
 )
 from activedb.metrics import Counters
 from activedb.store import Row, Store, Tables, TableSpec
+from activedb.transactions._crossing import Crossing
+from activedb.transactions._deadlines import Deadlines, Limit
 from activedb.transactions._hierarchy import Hierarchy, Run
-from activedb.transactions._node import Node, current_transaction
+from activedb.transactions._joined import Joined
+from activedb.transactions._node import Node, again, current_transaction
+from activedb.transactions._offers import Offers
 from activedb.transactions._pool import Pool
+from activedb.transactions._retries import Retries
 from activedb.transactions._states import State
 from activedb.transactions._transaction import Transaction
+from activedb.transactions._watched import Watched
 from lockmgr import Deadlock as LockDeadlock
 from lockmgr import LockManager, LockTable, Mode, WaitCancelled
 from lockmgr import LockTimeout as LockWaitTimeout
@@ -50,7 +54,8 @@ class Listener(Protocol):
 class Forest:
     """All transactions of one database object, and what they share.
 
-    Latch order: a hierarchy's, then its session's; the lock manager's is taken last.
+    Latch order: a hierarchy's, then its session's. That of its kin, the lock manager's, and those
+    of pool, deadlines and offers are taken last and alone.
     """
 
     transaction_class = Transaction
@@ -63,74 +68,104 @@ class Forest:
         self.tables = Tables()
         self.locks = LockManager(LockTable(settings.victim_policy, settings.lock_escalation))
         self.pool = Pool(settings.threads)
+        self.crossing = Crossing(
+            lambda: self.locks, store.backends, lambda: self.counters.add("deadlocks_crossing")
+        )
         self.counters = Counters()
         self._ids = itertools.count(1)
-        self._jitter = random.Random()  # noqa: S311  # spreads retries, no secret
-        self._pause = threading.Event()
+        self.offers = Offers(lambda: self.locks)
+        self.deadlines = Deadlines()
+        self.retries = Retries(settings, self.counters)
+        self.joined = Joined(self)
+        self.watched = Watched(self)
+
+    def close(self) -> None:
+        """Let the queued tasks end, then end every thread of the forest; safe to call again."""
+        self.watched.close()
+        self.pool.close()
+        self.crossing.close()
+        self.deadlines.close()
 
     # -- top-level transactions ------------------------------------------------------------
 
-    def top_level(self, run: Run | None = None) -> Transaction:
-        """A new top-level transaction, used as ``with forest.top_level() as t:``."""
-        run = run or Run()
-        return Transaction(self, Hierarchy(self.store.session(), run), None, label=run.name)
+    def top_level(self, run: Run | None = None, *, timeout: float | None = None) -> Transaction:
+        """A new top-level transaction, used as ``with forest.top_level() as t:``.
 
-    def run(self, function: Callable[[Transaction], T], run: Run | None = None) -> T:
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds from now after which it aborts with `TransactionTimeout`.
+        """
+        return self._top_level(run or Run(), Limit.after(timeout))
+
+    def run(
+        self,
+        function: Callable[[Transaction], T],
+        run: Run | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> T:
         """Run `function` in a top-level transaction, tried again when that is safe.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds that all tries together may take.
 
         Raises
         ------
         TransactionAborted
             If `function` aborts it.
-        Deadlock, LockTimeout, SerializationConflict
-            When it has been tried ``retries_max`` times more.
+        TransactionTimeout
+            When the time is over; it is not tried again then.
+        Deadlock, LockTimeout, SerializationConflict, ConnectionLost
+            When it has been tried ``retries_max`` times more. A lost connection is tried again
+            only if nothing was committed.
         """
-        run = run or Run()
-        return self.retrying(lambda: self.top_level(run).call(function))
+        work, limit = run or Run(), Limit.after(timeout)
+        return self.retries.run(
+            lambda: self._top_level(work, limit).call(function),
+            name=lambda: f"transaction {work.name}",
+            limit=limit,
+        )
 
-    def retrying(self, attempt: Callable[[], T], within: Hierarchy | None = None) -> T:
-        """Make `attempt`, again when it fails in a way that makes that safe.
+    def own(self, spec: TableSpec) -> None:
+        """Keep a table in the memory of this process, when nobody here uses it.
 
-        Parameters
-        ----------
-        within : Hierarchy, optional
-            The hierarchy that the attempt is part of. If that is broken, or the attempt has
-            been made as often as allowed, the error is left to its superiors.
+        Raises
+        ------
+        TableOwned
+            If another process owns or uses it.
         """
-        tries = self.settings.retries_max
-        for number in itertools.count():
-            try:
-                return attempt()
-            except (Deadlock, LockTimeout, SerializationConflict) as error:
-                # Inside a hierarchy only a deadlock is worth another try: a lock that was not
-                # granted in time will not be, as long as the superiors keep what they have.
-                inside = within is not None
-                spent = inside and (not isinstance(error, Deadlock) or error.exhausted)
-                if spent or number >= tries or (within is not None and within.broken is not None):
-                    if isinstance(error, Deadlock):
-                        error.exhausted = True
-                    raise
-                self.counters.add("transactions_retried")
-                self._pause.wait(self._jitter.uniform(0, 0.001 * 2 ** min(number, 8)))
-        raise AssertionError("unreachable")
+
+        def own(t: Transaction) -> None:
+            t.lock_table(spec, Mode.X)
+            self.store.own(spec)
+
+        self.run(own)
+
+    def _top_level(self, run: Run, limit: Limit | None) -> Transaction:
+        hierarchy = Hierarchy(self.store.session(), run)
+        return Transaction(self, hierarchy, None, label=run.name, limit=limit)
 
     # -- what nodes ask for ----------------------------------------------------------------
 
-    def begin(self, node: Node) -> int:
-        """Register a new node and return its id."""
-        number = next(self._ids)
-        parent = node.parent
+    def begin(self, node: Node) -> None:
+        """Register a new node and give it its id."""
+        node.id = number = next(self._ids)
+        parent, hierarchy = node.parent, node.hierarchy
         if parent is None:
             self.locks.begin(number)
-            node.hierarchy.top_id = number
-            node.hierarchy.members.add(number)
-            return number
-        with node.hierarchy.latch:
-            parent._inferiors.add(node)
-            node.hierarchy.members.add(number)
-            node._doom = parent._doom
+            hierarchy.top_id = number
+            hierarchy.members.add(number)
+            if self.store.is_shared:
+                self.crossing.add(number, node)  # type: ignore[arg-type]  # every node is a Transaction
+            return
         self.locks.begin(number, parent.id)
-        return number
+        with node.kin.latch:
+            parent._inferiors[node] = None
+            hierarchy.members.add(number)
+            node._doom = parent._doom  # whoever dooms the parent from now on sees this one
 
     def acquire(self, node: Node, resource: tuple[object, ...], mode: Mode) -> None:
         """Acquire a lock for `node`, waiting if need be.
@@ -152,29 +187,47 @@ class Forest:
                 f"transaction {node.path} has the open subtransaction {current.path} on this "
                 f"thread; use that one until it ends"
             )
-        try:
-            self.locks.acquire(node.id, resource, mode, self.settings.lock_timeout_ms / 1_000)
-        except LockDeadlock as error:
-            deadlock = Deadlock(f"deadlock, and {node.path} is its victim: {error}")
-            # Only the abort of a whole hierarchy gives up locks that another one waits for.
-            with node.hierarchy.latch:
-                members = node.hierarchy.members
-                deadlock.exhausted = any(edge.waiter not in members for edge in error.report.cycle)
-            raise deadlock from error
-        except LockWaitTimeout as error:
-            raise LockTimeout(
-                f"{node.path} waited for longer than lock_timeout_ms: {error}"
-            ) from error
-        except WaitCancelled:
-            raise node._doom or TransactionAborted(f"{node.path} was cancelled") from None
+        timeout_s = self.settings.lock_timeout_ms / 1_000
+        until_s: float | None = None
+        while True:
+            try:
+                self.locks.acquire(node.id, resource, mode, timeout_s)
+                return
+            except LockDeadlock as error:
+                found = self.offers.may_be_made(node, error.report)
+                until_s = until_s or time.monotonic() + timeout_s
+                offered = found is not None and self.offers.await_one(node, *found, until_s)
+                timeout_s = until_s - time.monotonic()
+                if not offered and (found is None or timeout_s > 0):
+                    raise self._deadlock(node, error) from error
+                if timeout_s <= 0:
+                    raise LockTimeout(
+                        f"{node.path} waited for longer than lock_timeout_ms for a superior to "
+                        f"join its children: {error}"
+                    ) from error
+            except LockWaitTimeout as error:
+                raise LockTimeout(
+                    f"{node.path} waited for longer than lock_timeout_ms: {error}"
+                ) from error
+            except WaitCancelled:
+                doom = node._doom or TransactionAborted(f"{node.path} was cancelled")
+                raise again(doom) from None
+
+    def _deadlock(self, node: Node, error: LockDeadlock) -> Deadlock:
+        deadlock = Deadlock(f"deadlock, and {node.path} is its victim: {error}")
+        # Only the abort of a whole hierarchy gives up locks that another one waits for.
+        with node.kin.latch:
+            members = node.hierarchy.members
+            deadlock.exhausted = any(edge.waiter not in members for edge in error.report.cycle)
+        return deadlock
 
     def end(self, node: Transaction) -> None:
         """Pass on or release the locks of a node that has ended, and count it."""
         committed = node.state is State.COMMITTED
         parent = node.parent
         if parent is not None:
-            with node.hierarchy.latch:
-                parent._inferiors.discard(node)
+            with node.kin.latch:
+                parent._inferiors.pop(node, None)
                 node.hierarchy.members.discard(node.id)
         try:
             if committed:
@@ -184,8 +237,10 @@ class Forest:
                 # it has read under them: so the locks stay with the top-level transaction.
                 self.locks.abort(node.id, node.hierarchy.top_id if parent is not None else None)
         finally:
-            if parent is None and not committed:
-                self._close_session(node.hierarchy)
+            if parent is None:
+                self.crossing.remove(node)
+                if not committed:
+                    self._close_session(node.hierarchy)
             kind = "transactions" if parent is None else "subtransactions"
             self.counters.add(f"{kind}_{node.state}")
             self.listener.ended(node)

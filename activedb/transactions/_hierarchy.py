@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -13,6 +13,8 @@ from activedb.errors import ActiveDBError
 from activedb.store import Change, Durable, Key, Row, Session, TableSpec
 
 __all__ = ["Hierarchy", "Run", "Workspace"]
+
+_GUARDS_MAX = 128  # keys of a table; who needs more guards the whole table
 
 Rows: TypeAlias = dict[TableSpec, dict[Key, Row | None]]
 """Row versions per table; None is a tombstone."""
@@ -99,7 +101,7 @@ class Hierarchy:
     session : Session
         The flat transaction on the server.
     latch : threading.RLock
-        Guards `base` and the delegation of workspaces. Taken before the session's latch.
+        Guards `base`; held while the server works. Taken before the session's latch.
     base : dict
         Committed rows this hierarchy has locked, per table; None where there was none.
     durable : list
@@ -118,6 +120,8 @@ class Hierarchy:
         self.latch = threading.RLock()
         self.base: dict[TableSpec, dict[Key, Row | None]] = {}
         self._exclusive: set[tuple[TableSpec, Key]] = set()
+        self._guarded: dict[TableSpec, dict[Key, bool]] = {}
+        self._guarded_tables: set[TableSpec] = set()
         self._locked_tables: set[TableSpec] = set()
         self.durable: list[Durable] = []
         self.top_id = 0
@@ -125,22 +129,49 @@ class Hierarchy:
         self.broken: ActiveDBError | None = None
 
     def read(
-        self, spec: TableSpec, keys: Iterable[Key], *, exclusive: bool
+        self, spec: TableSpec, keys: Sequence[Key], *, exclusive: bool, inserting: bool = False
     ) -> dict[Key, Row | None]:
         """Committed rows, locked on the server once per hierarchy and mode.
 
-        At most one round trip; none when the hierarchy has locked all of `keys` before.
+        One round trip for rows that are there, two for keys that are going to be inserted, three
+        for others that are absent; none when the hierarchy has locked all of `keys` before.
+
+        Parameters
+        ----------
+        inserting : bool
+            The keys are probably absent, and going to be inserted.
         """
-        with self.latch:
+        with self.latch, self.breaking():
             rows = self.base.setdefault(spec, {})
+            if inserting:
+                self._guard(spec, [k for k in keys if rows.get(k) is None], exclusive=True)
             missing = [key for key in keys if self._must_fetch(spec, key, rows, exclusive)]
             if missing:
-                with self.breaking():
-                    fetched = self.session.lock_rows(spec, missing, exclusive=exclusive)
+                fetched = self.session.lock_rows(spec, missing, exclusive=exclusive)
+                absent = [key for key in missing if fetched[key] is None]
+                if absent and self._guard(spec, absent, exclusive=exclusive):
+                    # Somebody may have inserted them before they were guarded.
+                    fetched |= self.session.lock_rows(spec, absent, exclusive=exclusive)
                 rows.update(fetched)
                 if exclusive:
                     self._exclusive.update((spec, key) for key in missing)
             return {key: rows[key] for key in keys}
+
+    def _guard(self, spec: TableSpec, keys: Iterable[Key], *, exclusive: bool) -> bool:
+        """Guard those of `keys` that are not guarded yet; returns whether there were any."""
+        if not self.session.is_shared or spec in self._guarded_tables:
+            return False
+        guarded = self._guarded.setdefault(spec, {})
+        new = [key for key in keys if guarded.get(key) not in (True, exclusive)]
+        if not new:
+            return False
+        if len(guarded) + len(new) > _GUARDS_MAX:
+            self.session.guard(spec, None, exclusive=True)
+            self._guarded_tables.add(spec)
+        else:
+            self.session.guard(spec, new, exclusive=exclusive)
+            guarded.update(dict.fromkeys(new, exclusive))
+        return True
 
     def _must_fetch(
         self, spec: TableSpec, key: Key, rows: Mapping[Key, Row | None], exclusive: bool
@@ -166,6 +197,26 @@ class Hierarchy:
                 for key, new in rows.items()
             ]
 
+    def forget(self, *, locks: bool = False) -> None:
+        """Read every row anew, because somebody else has used the flat transaction.
+
+        REQUIRES: no workspace of the hierarchy has a version.
+
+        Parameters
+        ----------
+        locks : bool
+            Whether the server has gone back to a savepoint, so that locks are gone, too.
+        """
+        with self.latch:
+            self.base.clear()
+            self._exclusive.clear()
+            if locks:
+                self.broken = None
+                self.session.recover()
+                self._locked_tables.clear()
+                self._guarded.clear()
+                self._guarded_tables.clear()
+
     @contextmanager
     def undoing(self) -> Iterator[None]:
         """Keep the flat transaction usable if the server refuses something inside.
@@ -175,12 +226,15 @@ class Hierarchy:
         """
         before = {spec: dict(rows) for spec, rows in self.base.items()}
         tables, exclusive = set(self._locked_tables), set(self._exclusive)
+        guarded = {spec: dict(keys) for spec, keys in self._guarded.items()}
+        guarded_tables = set(self._guarded_tables)
         try:
-            with self.session.savepoint() if self.session.is_shared else nullcontext():
+            with self.session.savepoint() if self.session.writes_early else nullcontext():
                 yield
         except BaseException:
             with self.latch:
                 self.base, self._locked_tables, self._exclusive = before, tables, exclusive
+                self._guarded, self._guarded_tables = guarded, guarded_tables
                 self.broken = None
             raise
 
@@ -197,7 +251,7 @@ class Hierarchy:
             When the server refuses a row; see `undoing`.
         """
         with self.latch, self.breaking():
-            if not self.session.is_shared:
+            if not self.session.writes_early:
                 both = above.joined(child)
                 self.session.trial(self.changes(both.rows), both.log)
                 return
@@ -219,8 +273,6 @@ class Hierarchy:
         with self.latch, self.breaking():
             changes = self.changes(versions.rows)
             absent = self._absent(versions.rows)
-            new = {c.spec for c in changes if c.old is None and c.new is not None}
-            self.session.guard_absence(absent, new)
             self.session.confirm_absent(absent)
             if changes or self.durable:
                 self.session.flush(changes, versions.log, self.durable)
@@ -236,9 +288,10 @@ class Hierarchy:
 
     @contextmanager
     def breaking(self) -> Iterator[None]:
-        """An error inside leaves the flat transaction unusable: remember it."""
+        """Remember an error inside that leaves the flat transaction unusable."""
         try:
             yield
         except ActiveDBError as error:
-            self.broken = self.broken or error
+            if self.session.failure is not None:
+                self.broken = self.broken or error
             raise

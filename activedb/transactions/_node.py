@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import copy
+import threading
+import time
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar, Token
 from datetime import datetime
+from threading import get_ident
 from types import TracebackType
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, Self, TypeVar
 
-from activedb.errors import ActiveDBError, TransactionAborted, TransactionStateError
-from activedb.transactions._children import Child
+from activedb.errors import (
+    ActiveDBError,
+    StoreError,
+    TransactionAborted,
+    TransactionCancelled,
+    TransactionStateError,
+    WrongThread,
+)
+from activedb.transactions._children import Child, raise_first, told_of
+from activedb.transactions._deadlines import Alarm, Limit
 from activedb.transactions._hierarchy import Hierarchy, Workspace
+from activedb.transactions._kin import Kin
 from activedb.transactions._states import State, checked_move
+from activedb.transactions._timed import TimedSpawns
 from lockmgr import Mode
 
 if TYPE_CHECKING:
@@ -22,6 +36,8 @@ __all__ = ["Node", "current_transaction"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_INSIST_FIRST_S, _INSIST_S_MAX = 0.02, 1.0
 
 _current: ContextVar[Transaction | None] = ContextVar("activedb_transaction", default=None)
 
@@ -34,8 +50,9 @@ def current_transaction() -> Transaction | None:
 class Node:
     """Lifecycle and nesting; what a transaction does to rows is in its subclass.
 
-    One thread at a time uses a node: the one that runs its block or function. Only `doom` may
-    be called by others.
+    One thread uses a node: the one that runs its block or function. Only `cancel`, and inside
+    activedb `doom` and `interrupt`, may be called by others. No method recurses along a line of
+    transactions, which may be longer than a stack is deep.
 
     Attributes
     ----------
@@ -48,7 +65,12 @@ class Node:
         Name of the rule that runs in this transaction.
     deferred : bool
         Whether that rule runs in a deferred cycle of the parent.
+    kin : Kin
+        What it shares with the other transactions of its hierarchy; `_inferiors`, `_doom`,
+        `_lent`, the moves of `state` and the workspaces are guarded by its latch.
     """
+
+    id: int
 
     def __init__(
         self,
@@ -60,6 +82,7 @@ class Node:
         rule: str | None = None,
         deferred: bool = False,
         timestamp: datetime | float | None = None,
+        limit: Limit | None = None,
     ):
         self.forest = forest
         self.hierarchy = hierarchy
@@ -69,14 +92,24 @@ class Node:
         self.state = State.ACTIVE
         self.workspace = Workspace()
         self.label = label
+        self.kin: Kin = Kin() if parent is None else parent.kin
         self._timestamp = timestamp
+        if timestamp is None and parent is not None:
+            self._timestamp = parent._timestamp
         self._spawned = 0
         self._children: list[Child[object]] = []
-        self._inferiors: set[Node] = set()
+        self._inferiors: dict[Node, None] = {}
         self._held: dict[tuple[object, ...], Mode] = {}
         self._doom: ActiveDBError | None = None
+        self._thread = get_ident()
+        self._lent: frozenset[int] = frozenset()
         self._token: Token[Transaction | None] | None = None
-        self.id = forest.begin(self)
+        self._alarm: Alarm | None = None
+        forest.begin(self)
+        if limit is not None:
+            if parent is not None:
+                hierarchy.session.read_beside()
+            self._alarm = forest.deadlines.at(limit.at_s, lambda: self._time_is_up(limit))
 
     def __repr__(self) -> str:
         kind = f"rule {self.rule}" if self.rule else "transaction"
@@ -84,13 +117,22 @@ class Node:
 
     @property
     def path(self) -> str:
-        """Place in the hierarchy, the same whenever the same work is tried again."""
-        return self.label if self.parent is None else f"{self.parent.path}/{self.label}"
+        """Place in the hierarchy, the same whenever the same work is tried again. O(depth)."""
+        labels = []
+        node: Node | None = self
+        while node is not None:
+            labels.append(node.label)
+            node = node.parent
+        return "/".join(reversed(labels))
 
     @property
     def is_doomed(self) -> bool:
         """Whether this transaction has to abort at its next step."""
         return self._doom is not None
+
+    def is_on_thread_of(self, other: Node) -> bool:
+        """Whether the two share a thread, so that one waits while the other works."""
+        return self._thread == other._thread
 
     def is_inferior_of(self, other: Node) -> bool:
         """Whether `other` is a proper ancestor; O(depth)."""
@@ -102,16 +144,20 @@ class Node:
     @property
     def timestamp(self) -> datetime | float:
         """Time of the event being processed, for an s-transaction and its inferiors; else now."""
-        node: Node | None = self
-        while node is not None:
-            if node._timestamp is not None:
-                return node._timestamp
-            node = node.parent
-        return self.forest.clock.now()
+        return self.forest.clock.now() if self._timestamp is None else self._timestamp
 
     # -- the block -------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
+        if self._token is not None or self.state is not State.ACTIVE:
+            raise TransactionStateError(
+                f"transaction {self.path} has been entered before or is {self.state}; open "
+                f"another one"
+            )
+        if self.parent is None:
+            self._thread = get_ident()
+        else:
+            self._check_thread()
         self._token = _current.set(self)  # type: ignore[arg-type]  # every node is a Transaction
         return self
 
@@ -122,12 +168,16 @@ class Node:
         trace: TracebackType | None,
     ) -> bool | None:
         assert self._token is not None
+        self._end_on_own_thread()
         try:
             if error is None:
                 self.commit()
                 return False
-            self._abort()
-            return self._is_own_abort(error)
+            self._abort(error)
+            if self._is_own_abort(error):
+                return True
+            self._raise_doom_instead_of(error)
+            return False
         except TransactionAborted as aborted:
             if self._is_own_abort(aborted):
                 return True
@@ -135,18 +185,39 @@ class Node:
         finally:
             _current.reset(self._token)
 
+    def _end_on_own_thread(self) -> None:
+        """Abort, and raise, if the block ends on a thread on which it did not begin.
+
+        That happens to generators that are resumed elsewhere. Nobody is left in the block.
+        """
+        if self._thread == get_ident() or self.state is not State.ACTIVE:
+            return
+        wrong = self._wrong_thread()
+        self._thread = get_ident()
+        self._abort(wrong)
+        raise wrong
+
     def _is_own_abort(self, error: BaseException) -> bool:
         return isinstance(error, TransactionAborted) and error.transaction == self.id
 
     # -- nesting ---------------------------------------------------------------------------
 
-    def subtransaction(self) -> Transaction:
+    def subtransaction(self, *, timeout: float | None = None) -> Transaction:
         """A sequential child, used as ``with t.subtransaction() as s:`` on this thread.
 
         The parent's locks are offered to the child, and the parent is not to be used until the
         block ends.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds from now after which the child, and its inferiors, abort with
+            `TransactionTimeout`; the parent may catch that and go on.
         """
-        return self.new_child(self.next_label())
+        self._check_usable()
+        limit = Limit.after(timeout)
+        self._offer()
+        return self._begin_child(self.next_label(), limit=limit)
 
     def spawn(
         self, function: Callable[Concatenate[Transaction, P], T], *args: P.args, **kwargs: P.kwargs
@@ -155,16 +226,63 @@ class Node:
 
         The child is joined at the latest by this transaction's commit, which raises what the
         child raised unless ``result()`` has delivered it. A child that is chosen as a deadlock
-        victim is retried. The locks this transaction holds are offered to the child.
+        victim is retried. The locks this transaction holds are offered to the child. For a limit
+        of time: ``t.with_timeout(seconds).spawn(function, …)``.
         """
+        return self.spawn_limited(lambda s: function(s, *args, **kwargs))
+
+    def with_timeout(self, timeout: float) -> TimedSpawns:
+        """What can be done with a limit of time, in seconds: ``t.with_timeout(5).spawn(f, …)``.
+
+        When it is over, the child and its inferiors abort with `TransactionTimeout`, and are not
+        tried again.
+
+        Raises
+        ------
+        ConfigurationError
+            If `timeout` is no positive number.
+        """
+        return TimedSpawns(self, timeout)  # type: ignore[arg-type]  # every node is a Transaction
+
+    def spawn_limited(
+        self, function: Callable[[Transaction], T], *, timeout: float | None = None
+    ) -> Child[T]:
+        """As `spawn`, for a function of the child alone, with a limit of time in seconds."""
         self._check_usable()
+        limit = Limit.after(timeout)
         label = self.next_label()
-        self.offer()
+        self._offer()
         child: Child[T] = Child(
-            self, lambda: self.run_child(lambda s: function(s, *args, **kwargs), label=label)
+            self, label, lambda handle: self._try_child(function, label, limit, handle)
         )
         self._children.append(child)  # type: ignore[arg-type]  # results are read by type T only
         return child
+
+    def _try_child(
+        self,
+        function: Callable[[Transaction], T],
+        label: str,
+        limit: Limit | None,
+        handle: Child[T],
+    ) -> T:
+        """Run a spawned child, on whatever thread has taken it, until it has ended."""
+
+        def attempt() -> T:
+            handle.check_not_cancelled()
+            if limit is not None and limit.left_s <= 0:
+                raise limit.error(handle.path)
+            # This transaction goes on meanwhile on its own thread, so nobody offers its locks.
+            child = self._begin_child(label, limit=limit)
+            handle.began(child)
+            return child.call(function)
+
+        return self.forest.retries.run(
+            attempt,
+            name=lambda: f"transaction {handle.path}",
+            within=self,
+            limit=limit,
+            stopped=lambda: handle.is_cancelled,
+        )
 
     def run_child(
         self,
@@ -175,26 +293,56 @@ class Node:
         deferred: bool = False,
         timestamp: datetime | float | None = None,
     ) -> T:
-        """Run `function` in a child on this thread, retried when it is a deadlock's victim."""
+        """Run `function` in a child on this thread, retried when it is a deadlock's victim.
+
+        On a thread of `run_in_parallel` too.
+        """
+        if get_ident() not in self._lent:
+            self._check_usable()
 
         def attempt() -> T:
-            child = self.new_child(label, rule=rule, deferred=deferred, timestamp=timestamp)
+            if get_ident() == self._thread:
+                self._offer()
+            child = self._begin_child(label, rule=rule, deferred=deferred, timestamp=timestamp)
             return child.call(function)
 
-        return self.forest.retrying(attempt, within=self.hierarchy)
+        return self.forest.retries.run(
+            attempt, name=lambda: f"transaction {self.path}/{label}", within=self
+        )
 
     def run_in_parallel(self, calls: Iterable[Callable[[], None]]) -> None:
         """Make `calls`, each of which runs children of this transaction, on the pool's threads.
 
-        Waits for all of them, then raises the first error.
+        Waits for all of them, then raises the first error, the others in its notes.
         """
         self._check_usable()
-        self.offer()
-        children = [Child(self, call) for call in calls]
-        for child in children:
-            child.wait()
-        for child in children:
-            child.raise_if_unseen()
+        self._offer()
+        before = len(self._children)
+        for call in calls:
+            lent = self._lent_to(call)
+            self._children.append(Child(self, self.next_label(), lent))
+        children = self._children[before:]
+        self._await_all(children)
+        del self._children[before:]
+        raise_first(children)
+
+    def _lent_to(self, call: Callable[[], None]) -> Callable[[Child[object]], None]:
+        """`call` as one in which this transaction may run children on another thread."""
+
+        def lent(_: Child[object]) -> None:
+            ident = get_ident()
+            if ident == self._thread:
+                call()
+                return
+            with self.kin.latch:
+                self._lent |= {ident}
+            try:
+                call()
+            finally:
+                with self.kin.latch:
+                    self._lent -= {ident}
+
+        return lent
 
     def call(self, function: Callable[[Transaction], T]) -> T:
         """Run `function` in this transaction and end it: commit, or abort on an error."""
@@ -202,24 +350,26 @@ class Node:
         try:
             result = function(self)  # type: ignore[arg-type]  # every node is a Transaction
             self.commit()
-        except BaseException:
-            self._abort()
+        except BaseException as error:
+            self._abort(error)
+            self._raise_doom_instead_of(error)
             raise
         finally:
             _current.reset(token)
         return result
 
-    def new_child(
+    def _begin_child(
         self,
         label: str,
         *,
         rule: str | None = None,
         deferred: bool = False,
         timestamp: datetime | float | None = None,
+        limit: Limit | None = None,
     ) -> Transaction:
-        """A child that has begun; this transaction's locks are offered to it."""
-        self._check_usable()
-        self.offer()
+        """A child that has begun; on any thread that runs children of this transaction."""
+        if not self._is_usable():
+            self._refuse()
         return self.forest.transaction_class(
             self.forest,
             self.hierarchy,
@@ -228,6 +378,7 @@ class Node:
             rule=rule,
             deferred=deferred,
             timestamp=timestamp,
+            limit=limit,
         )
 
     def next_label(self) -> str:
@@ -237,20 +388,39 @@ class Node:
 
     def offer(self) -> None:
         """Downgrade every lock held to none, retaining it, so that inferiors may use it."""
+        self._check_usable()
+        self._offer()
+
+    def _offer(self) -> None:
         if self._held:
             self._held.clear()
             self.forest.locks.offer(self.id)
+            with self.kin.latch:
+                self.kin.rouse()  # a child may pause until it can have one of them
+
+    def await_child(self) -> None:
+        """Get ready to wait for a child: offer the locks. On the right thread only."""
+        if self.state is State.ACTIVE:
+            self._check_thread()
+            self._offer()
 
     def join(self) -> None:
         """Wait for the spawned children; raise the first error nobody has been given."""
         if not self._children:
             return
-        self.offer()
+        self._check_thread()
+        self._offer()
+        self._await_all(self._children)
         children, self._children = self._children, []
+        raise_first(children)
+
+    def _await_all(self, children: list[Child[object]]) -> None:
+        """Wait for children; no longer, if one was stopped by an interrupt, which is raised."""
         for child in children:
-            child.wait()
-        for child in children:
-            child.raise_if_unseen()
+            child.join()
+            error = child.unseen_error()
+            if error is not None and not isinstance(error, Exception):
+                raise error
 
     # -- the end ---------------------------------------------------------------------------
 
@@ -261,27 +431,95 @@ class Node:
         ------
         TransactionAborted
             Always; a ``with`` block of this transaction swallows it.
+        WrongThread
+            On another thread, where `cancel` is right.
         """
+        if self.state is State.ACTIVE:
+            self._check_thread()
         text = f"transaction {self.path} was aborted" + (f": {reason}" if reason else "")
         aborted = TransactionAborted(text, transaction=self.id)
-        if self.state is State.ACTIVE:
-            self.doom(aborted)
+        self.doom(aborted)
         raise aborted
 
-    def doom(self, reason: ActiveDBError) -> None:
-        """Make this transaction and its live inferiors abort with this error, at the next step."""
-        with self.hierarchy.latch:
-            self._doom = self._doom or reason
-            inferiors = list(self._inferiors)
-        self.forest.locks.cancel(self.id)
-        for inferior in inferiors:
-            inferior.doom(reason)
+    def cancel(self, reason: str = "") -> None:
+        """Make this transaction and its inferiors abort at their next step; from any thread.
+
+        Whatever it does then raises `TransactionCancelled`. A wait for a lock and a statement
+        that runs at the server end at once. Nothing happens if it has ended; one that is about to
+        commit may still do so.
+        """
+        cancelled = TransactionCancelled(
+            f"transaction {self.path} was cancelled" + (f": {reason}" if reason else "")
+        )
+        if self.interrupt(cancelled):
+            self.forest.counters.add("transactions_cancelled")
+
+    def doom(self, reason: ActiveDBError) -> list[Node]:
+        """Make this transaction and its live inferiors abort with this error, at the next step.
+
+        From any thread. Who is doomed already stays so for its old reason. Returns whom this
+        concerns. O(inferiors that are not doomed yet).
+        """
+        doomed: list[Node] = []
+        with self.kin.latch:
+            found: list[Node] = [self]
+            for node in found:  # grows while it is walked
+                # Inferiors of a doomed one are doomed too: `Forest.begin` sees to it.
+                if node._doom is None and not node.state.is_final:
+                    node._doom = reason
+                    doomed.append(node)
+                    found.extend(node._inferiors)
+            if doomed:
+                self.kin.rouse()
+        for node in doomed:
+            self.forest.locks.cancel(node.id)
+        return doomed
+
+    def interrupt(self, reason: ActiveDBError) -> bool:
+        """Doom this transaction, and end what the server does for it; from any thread.
+
+        Returns whether it was alive and not doomed yet.
+        """
+        is_news = bool(self.doom(reason))
+        if is_news:
+            self._interrupt_statements(_INSIST_FIRST_S)
+        return is_news
+
+    def _interrupt_statements(self, again_after_s: float) -> None:
+        """Cancel what the server does for this sphere; and again, as long as it lives.
+
+        Its thread may have been on its way to the server.
+        """
+        with self.kin.latch:
+            if self.state.is_final:
+                return
+            sphere: list[Node] = [self]
+            for node in sphere:  # grows while it is walked
+                sphere.extend(node._inferiors)
+        # Not those of siblings: what runs on the thread of a doomed one is its own or an
+        # inferior's.
+        threads = None if self.parent is None else {node._thread for node in sphere}
+        try:
+            self.hierarchy.session.cancel(threads)
+        except ActiveDBError:
+            # The server is gone: what waits for it will be told so.
+            self.forest.counters.add("cancels_failed")
+        self.forest.deadlines.at(
+            time.monotonic() + again_after_s,
+            lambda: self._interrupt_statements(min(2 * again_after_s, _INSIST_S_MAX)),
+        )
+
+    def _time_is_up(self, limit: Limit) -> None:
+        if self.interrupt(limit.error(self.path)):
+            self.forest.counters.add("transactions_timed_out")
 
     def commit(self) -> None:
         """Commit: join the children, run what is deferred, then delegate or flush.
 
         On any error the transaction is aborted and the error raised.
         """
+        if self.state is State.ACTIVE:
+            self._check_thread()
         try:
             self._check_usable()
             self.join()
@@ -289,42 +527,70 @@ class Node:
             self.forest.listener.at_commit_point(self)  # type: ignore[arg-type]
             self.join()
             self._check_usable()
-            self.state = checked_move(self.state, State.COMMITTING)
+            self._move(State.COMMITTING)
             if self.parent is None:
                 self.hierarchy.commit(self.workspace)
             else:
                 if self.hierarchy.run.careful and self.parent.parent is None:
                     self.hierarchy.check(self.workspace, self.parent.workspace)
                 self._delegate(self.parent)
-        except BaseException:
-            self._abort()
+        except BaseException as error:
+            self._abort(error)
+            self._raise_doom_instead_of(error)
             raise
         self._end(State.COMMITTED)
 
     def _delegate(self, parent: Node) -> None:
         """Hand the workspace over to the parent, who is responsible for it from now on."""
-        with self.hierarchy.latch:
-            self.forest.store.trigger("during a child's commit")
+        self.forest.store.trigger("during a child's commit")
+        with self.kin.latch:
             parent.workspace.take(self.workspace)
 
-    def _abort(self) -> None:
-        if self.state in (State.ABORTED, State.COMMITTED):
+    def _abort(self, cause: BaseException | None = None) -> None:
+        """Abort with all live inferiors, whose own errors become notes of `cause`.
+
+        Children that run are doomed and waited for, also if that is interrupted. Then what is
+        left of the sphere, subtransactions left open on this thread, ends from the leaves up.
+        """
+        if self.state.is_final:
             return
-        if self._children:
-            self.doom(
-                TransactionAborted(f"the superior {self.path} was aborted", transaction=self.id)
-            )
-            children, self._children = self._children, []
+        interrupt: BaseException | None = None
+        sphere: list[Node] = [self]
+        for node in sphere:  # grows while it is walked
+            children = node._children
+            if node._inferiors or not all(child.is_done for child in children):
+                node.doom(
+                    TransactionAborted(f"the superior {self.path} was aborted", transaction=self.id)
+                )
             for child in children:
-                child.wait()
-        for inferior in list(self._inferiors):  # subtransactions left open on this thread
-            inferior._abort()
-        self._end(State.ABORTED)
+                while not child.is_done:
+                    try:
+                        child.join()
+                    except BaseException as error:
+                        interrupt = error
+            node._children = []
+            if cause is not None:
+                told_of(cause, children, node._doom)
+            sphere.extend(node._inferiors)
+        for node in reversed(sphere):
+            node._end(State.ABORTED)
+        if interrupt is not None:
+            raise interrupt
 
     def _end(self, state: State) -> None:
-        self.state = checked_move(self.state, state)
+        self._move(state)
+        if self._alarm is not None:
+            self._alarm.drop()
         self.workspace = Workspace()
         self.forest.end(self)  # type: ignore[arg-type]  # every node is a Transaction
+
+    def _move(self, state: State) -> None:
+        with self.kin.latch:
+            self.state = checked_move(self.state, state)
+            if state is State.COMMITTED:
+                self._doom = None  # it came too late
+
+    # -- who may use it --------------------------------------------------------------------
 
     def _check_no_open_child(self) -> None:
         if self._inferiors:
@@ -333,12 +599,51 @@ class Node:
                 f"by using it in a with block"
             )
 
+    def _is_usable(self) -> bool:
+        return self._doom is None and self.hierarchy.broken is None and self.state is State.ACTIVE
+
     def _check_usable(self) -> None:
+        """Raise unless this thread may use it now; every public method begins with this."""
+        if self._thread != get_ident() or not self._is_usable():
+            self._refuse(get_ident())
+
+    def _refuse(self, ident: int | None = None) -> None:
+        if ident is not None and self.state is State.ACTIVE:
+            self._check_thread()
         if self._doom is not None:
-            raise self._doom
+            raise again(self._doom)
         if self.hierarchy.broken is not None:
-            raise self.hierarchy.broken
-        if self.state is not State.ACTIVE:
-            raise TransactionStateError(
-                f"transaction {self.path} is {self.state}; open another one"
-            )
+            raise again(self.hierarchy.broken)
+        raise TransactionStateError(f"transaction {self.path} is {self.state}; open another one")
+
+    def _check_thread(self) -> None:
+        if self._thread != get_ident():
+            raise self._wrong_thread()
+
+    def _wrong_thread(self) -> WrongThread:
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        owner = names.get(self._thread, "a thread that has ended")
+        return WrongThread(
+            f"transaction {self.path} runs on thread {owner!r} and was used by "
+            f"{threading.current_thread().name!r}; give the work to a child with spawn(), and in "
+            f"the function of a child use the transaction that it is called with"
+        )
+
+    def _raise_doom_instead_of(self, error: BaseException) -> None:
+        """Raise why this transaction was to end, if `error` is only how the store put it."""
+        doom = self._doom
+        if doom is not None and isinstance(error, StoreError) and type(error) is not type(doom):
+            raise again(doom) from error
+
+
+def again(error: ActiveDBError) -> ActiveDBError:
+    """An error like `error`, to be raised on one more thread.
+
+    One object would gather the tracebacks and notes of all threads that raise it.
+    """
+    other = copy.copy(error)
+    other.__cause__ = error.__cause__
+    other.__suppress_context__ = error.__suppress_context__
+    if hasattr(other, "__notes__"):
+        other.__notes__ = list(other.__notes__)
+    return other

@@ -1,15 +1,26 @@
 """A bounded pool of threads that cannot starve itself.
 
-Whoever waits for a task that no thread has taken yet runs it on its own thread, so a parent
-never waits for a child that waits for a thread.
+```
+  submit ──► queue ──► a thread, while fewer than `threads` run
+                           │
+  wait ──┬─ nobody has begun it, the stack is shallow: run it here
+         ├─ nobody has begun it, the stack is deep: a substitute runs it ─┐
+         └─ somebody has: let the next of the queue go ───────────────────┴─► sleep
+```
+
+Whoever waits for a task that no thread has taken yet runs it on its own thread, so a parent never
+waits for a child that waits for a thread. Where that would pile up too many tasks on one stack, a
+thread that exists only for that, the substitute, runs the task while the waiter sleeps, as in the
+managed blocking of (Lea, "A Java fork/join framework", 2000).
 """
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from activedb.errors import TransactionStateError
 
@@ -17,44 +28,46 @@ __all__ = ["Pool", "Task"]
 
 T = TypeVar("T")
 
+_NESTED_MAX = 16
+"""Tasks that one thread has begun and not ended, each inside the wait of the one before."""
+
+
+class _Here(threading.local):
+    """What this thread is to the pools: how many tasks it nests, and whose thread it is."""
+
+    nested = 0
+    pool: Pool | None = None
+
+
+_here = _Here()
+
 
 class Task(Generic[T]):
-    """A call that a pool thread, or whoever waits for it, will make exactly once."""
+    """A call that a thread of the pool, or whoever waits for it, will make exactly once.
 
-    __slots__ = ("_call", "_claimed", "_done", "_error", "_latch", "_result")
+    All fields are guarded by the pool's latch, but the call's outcome, which one thread writes
+    before `done` and others read after it.
+    """
 
-    def __init__(self, call: Callable[[], T]):
+    __slots__ = ("_call", "_error", "_pool", "_result", "claimed", "done", "sleepers")
+
+    def __init__(self, pool: Pool, call: Callable[[], T]):
+        self._pool = pool
         self._call: Callable[[], T] | None = call
-        self._latch = threading.Lock()
-        self._claimed = False
-        self._done = threading.Event()
         self._result: T
-        self._error: BaseException | None = None
-
-    def run_if_unclaimed(self) -> bool:
-        """Run the call on this thread unless somebody else has taken it."""
-        with self._latch:
-            if self._claimed:
-                return False
-            self._claimed = True
-        assert self._call is not None
-        try:
-            self._result = self._call()
-        except BaseException as error:
-            self._error = error
-        finally:
-            self._call = None
-            self._done.set()
-        return True
+        # What is true if an interrupt comes between taking the task and making the call.
+        self._error: BaseException | None = KeyboardInterrupt("interrupted before it began")
+        self.claimed = False
+        self.done = False
+        self.sleepers: list[_Sleeper] = []
 
     def wait(self) -> None:
-        """Return when the call has been made, making it here if nobody has begun."""
-        if not self.run_if_unclaimed():
-            self._done.wait()
+        """Return when the call has been made, seeing to it that somebody makes it."""
+        self._pool.wait(self)
 
     def result(self) -> T:
         """Wait, then return what the call returned or raise what it raised."""
-        self.wait()
+        self._pool.wait(self)
         if self._error is not None:
             raise self._error
         return self._result
@@ -64,56 +77,208 @@ class Task(Generic[T]):
         """What the call raised, once it is done."""
         return self._error
 
+    def make_call(self) -> None:
+        """Make the call here. REQUIRES: this thread has claimed the task."""
+        assert self._call is not None
+        try:
+            self._result = self._call()
+            self._error = None
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._call = None
+
+
+class _Sleeper:
+    """A thread that waits for a task on another thread."""
+
+    __slots__ = ("is_counted", "wake")
+
+    def __init__(self, is_counted: bool):
+        self.is_counted = is_counted
+        self.wake = threading.Lock()
+        self.wake.acquire()
+
+
+class _Worker:
+    """A thread of the pool: what it is to do next, and where it sleeps until then."""
+
+    __slots__ = ("task", "thread", "wake")
+
+    def __init__(self, task: Task[object]):
+        self.task: Task[object] | None = task
+        self.thread: threading.Thread
+        self.wake = threading.Lock()
+        self.wake.acquire()
+
 
 class Pool:
-    """At most `threads` daemon threads, started as they are needed.
+    """At most `threads` daemon threads that run, started as they are needed.
 
-    Latch: ``_wake``; nothing else is taken under it.
+    A thread that waits for a task does not count as running. When it goes on it counts again at
+    once, and never waits for leave to do so: what it holds, others may be waiting for. No more
+    run because of that, as the thread that has ended the task counts no longer.
+
+    Latch: ``_latch``; nothing else is taken under it.
     """
 
     def __init__(self, threads: int):
-        self._threads_max = threads
-        self._threads: list[threading.Thread] = []
+        self._running_max = threads
+        self._latch = threading.Lock()
         self._queue: deque[Task[object]] = deque()
-        self._wake = threading.Condition()
-        self._idle = 0
+        self._running = 0
+        self._idle: list[_Worker] = []
+        self._alive: set[_Worker] = set()
         self._closed = False
 
     def submit(self, call: Callable[[], T]) -> Task[T]:
         """Queue `call`; O(1), never blocks."""
-        task = Task(call)
-        with self._wake:
+        task = Task(self, call)
+        with self._latch:
             if self._closed:
                 raise TransactionStateError("the database is closed; open it again with connect()")
-            self._queue.append(task)  # type: ignore[arg-type]  # results are read by type T only
-            # Every queued task needs an idle thread of its own; one that was woken for an
-            # earlier task may not have run yet and still count as idle.
-            if len(self._queue) <= self._idle:
-                self._wake.notify()
-            elif len(self._threads) < self._threads_max:
-                thread = threading.Thread(
-                    target=self._work, name=f"activedb-{len(self._threads)}", daemon=True
-                )
-                self._threads.append(thread)
-                thread.start()
+            self._queue.append(cast("Task[object]", task))
+            first = self._take()
+        if first is not None:
+            self._start(first)
         return task
+
+    def wait(self, task: Task[T]) -> None:
+        """Return when `task` is done; run it, or have a substitute run it, if nobody has begun."""
+        sleeper: _Sleeper | None = None
+        other: Task[object] | None = None
+        with self._latch:
+            if task.done:
+                return
+            is_mine, task.claimed = not task.claimed, True
+            if not is_mine or _here.nested >= _NESTED_MAX or _is_stack_deep():
+                sleeper = _Sleeper(_here.pool is self)
+                task.sleepers.append(sleeper)
+                self._running -= sleeper.is_counted
+                if is_mine:
+                    # Not queued for: its turn might never come while the waiter keeps its locks.
+                    self._running += 1
+                    other = cast("Task[object]", task)
+                else:
+                    other = self._take()
+        if sleeper is None:
+            self._run_here(task)
+            return
+        try:
+            if other is not None:
+                self._start(other)
+            sleeper.wake.acquire()
+        except BaseException:
+            with self._latch:
+                if sleeper in task.sleepers:
+                    task.sleepers.remove(sleeper)
+                    self._running += sleeper.is_counted
+            raise
 
     def close(self) -> None:
         """Let the threads finish what is queued, then end them."""
-        with self._wake:
+        with self._latch:
             self._closed = True
-            self._wake.notify_all()
-        for thread in self._threads:
-            if thread is not threading.current_thread():
+            idle, self._idle = self._idle, []
+        for worker in idle:
+            worker.wake.release()
+        while True:
+            with self._latch:
+                threads = [worker.thread for worker in self._alive]
+            others = [thread for thread in threads if thread is not threading.current_thread()]
+            if not others:
+                return
+            for thread in others:
                 thread.join()
 
-    def _work(self) -> None:
-        while True:
-            with self._wake:
-                self._idle += 1
-                self._wake.wait_for(lambda: self._queue or self._closed)
-                self._idle -= 1
-                if not self._queue:
-                    return
+    # -- inside ----------------------------------------------------------------------------
+
+    def _take(self) -> Task[object] | None:
+        """Claim the next task of the queue if one more thread may run. REQUIRES: the latch."""
+        if self._running < self._running_max:
+            while self._queue:
                 task = self._queue.popleft()
-            task.run_if_unclaimed()
+                if not task.claimed:
+                    task.claimed = True
+                    self._running += 1
+                    return task
+        return None
+
+    def _start(self, task: Task[object]) -> None:
+        """Have a thread of the pool run a task that is claimed and counted."""
+        with self._latch:
+            worker = self._idle.pop() if self._idle else None
+            if worker is None:
+                fresh = _Worker(task)
+                fresh.thread = threading.Thread(
+                    target=self._work,
+                    args=(fresh,),
+                    name=f"activedb-{len(self._alive)}",
+                    daemon=True,
+                )
+                self._alive.add(fresh)
+        if worker is not None:
+            worker.task = task
+            worker.wake.release()
+            return
+        try:
+            fresh.thread.start()
+        except RuntimeError:  # the system has no more threads: go on with those there are
+            with self._latch:
+                self._alive.discard(fresh)
+                self._running -= 1
+            self._run_here(task)
+
+    def _run_here(self, task: Task[T]) -> None:
+        _here.nested += 1
+        try:
+            task.make_call()
+        finally:
+            _here.nested -= 1
+            with self._latch:
+                sleepers = self._finish(task)
+            for sleeper in sleepers:
+                sleeper.wake.release()
+
+    def _finish(self, task: Task[T]) -> list[_Sleeper]:
+        """Mark a task as done; returns whom to wake. REQUIRES: the latch."""
+        task.done = True
+        sleepers, task.sleepers = task.sleepers, []
+        self._running += sum(sleeper.is_counted for sleeper in sleepers)
+        return sleepers
+
+    def _work(self, worker: _Worker) -> None:
+        _here.pool = self
+        while worker.task is not None:
+            worker.task.make_call()
+            if not self._has_more(worker):
+                worker.wake.acquire()
+        with self._latch:
+            self._alive.discard(worker)
+
+    def _has_more(self, worker: _Worker) -> bool:
+        """Finish the task of a thread and find it another; False: it is to sleep until woken.
+
+        A thread that is to end has more, namely nothing: its `task` is None.
+        """
+        assert worker.task is not None
+        with self._latch:
+            self._running -= 1
+            sleepers = self._finish(worker.task)
+            worker.task = self._take()
+            is_needed = len(self._idle) < self._running_max and not self._closed
+            sleeps = worker.task is None and is_needed
+            if sleeps:
+                self._idle.append(worker)
+        for sleeper in sleepers:
+            sleeper.wake.release()
+        return not sleeps
+
+
+def _is_stack_deep() -> bool:
+    """Whether the half of the stack that Python allows is used up."""
+    try:
+        sys._getframe(sys.getrecursionlimit() // 2)
+    except ValueError:
+        return False
+    return True

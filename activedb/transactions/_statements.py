@@ -2,51 +2,263 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from activedb.store import StatementPlan, plan_write, tables_of
+from activedb.errors import LockNotAvailable, RowExists, UnsupportedStatement
+from activedb.store import (
+    Key,
+    LockingRead,
+    Parameters,
+    Row,
+    StatementPlan,
+    TableSpec,
+    Unlocked,
+    named_rows,
+    numbering,
+    plan_locks,
+    plan_write,
+    rows_by_default,
+    tables_of,
+)
+from activedb.transactions._at_once import lock_free_rows
 from lockmgr import Mode
 
 if TYPE_CHECKING:
     from activedb.transactions._transaction import Transaction
 
-__all__ = ["execute", "query"]
+__all__ = ["Version", "execute", "query"]
+
+Version = tuple[Key, Row | None, Row | None]
+"""A row that a statement writes: its key, what it was, what it is to be."""
+
+_NOTHING: Mapping[TableSpec, Mapping[Key, Row | None]] = MappingProxyType({})
+_KEYS_MAX = 5_000  # keys in one SELECT
+_AT_ONCE = 8  # rows looked at beyond those wanted, because others may have some of them
 
 
-def query(t: Transaction, statement: Any) -> list[Any]:
+def query(t: Transaction, statement: Any, parameters: Mapping[str, Any] | None = None) -> list[Any]:
     """See `Transaction.query`."""
-    return _select(t, statement, Mode.S)
-
-
-def execute(t: Transaction, statement: Any) -> int:
-    """See `Transaction.execute`."""
-    plan: StatementPlan = plan_write(statement)
+    plan = plan_locks(statement)
+    if not isinstance(plan, LockingRead):
+        return _select(t, plan, parameters)
     spec = t.forest.tables.spec(plan.table)
-    if plan.rows is None:
+    if plan.nowait or plan.skip_locked:
+        return _claim(t, spec, plan, parameters)
+    # SIX: nobody else writes the table, so the rows chosen stay those that are locked.
+    t.lock_table(spec, Mode.SIX)
+    keys = [spec.key(tuple(row)) for row in _select(t, plan.keys(plan.limit), parameters)]
+    t.read_locked(spec, keys)
+    return _select(t, plan.plain, parameters)
+
+
+def execute(t: Transaction, statement: Any, parameters: Parameters = None) -> Any:
+    """See `Transaction.execute`."""
+    plan = plan_write(statement, parameters)
+    spec = t.forest.tables.spec(plan.table)
+    if plan.kind == "insert":
+        versions = _inserted(t, plan, spec, parameters)
+    else:
         # SIX: nobody else writes the table, so no row can join those the statement selects.
         t.lock_table(spec, Mode.SIX)
-        found: Sequence[Any] = _select(t, plan.select, Mode.S)
-    else:
-        found = plan.rows
-    keys = len(spec.key_columns)
-    for row in found:
+        versions = _changed(t, plan, spec, parameters)
+    returned = None if plan.returning is None else _returned(t, plan, spec, versions)
+    t.write_all(spec, versions)
+    return len(versions) if returned is None else returned
+
+
+# -- reading -----------------------------------------------------------------------------------
+
+
+def _select(
+    t: Transaction,
+    statement: Any,
+    parameters: Mapping[str, Any] | None = None,
+    *,
+    unlocked: Collection[TableSpec] = (),
+    instead: Mapping[TableSpec, Mapping[Key, Row | None]] = _NOTHING,
+) -> list[Any]:
+    """Run a SELECT over the sphere.
+
+    Parameters
+    ----------
+    unlocked : collection of TableSpec
+        Tables to read without a lock, because their rows are locked one by one.
+    instead : mapping of TableSpec to (key to row or None)
+        What is dirty in some tables, instead of what the sphere wrote.
+    """
+    tables, session = t.forest.tables, t.hierarchy.session
+    wanted = tables_of(statement, t.forest.store, tables)
+    specs: dict[TableSpec, None] = {}
+    while True:
+        for spec in map(tables.spec, wanted):
+            if spec not in unlocked:
+                t.lock_table(spec, Mode.S)
+            specs[spec] = None
+        t._check_usable()
+        dirty = {spec: instead[spec] if spec in instead else t.dirty(spec) for spec in specs}
+        try:
+            with t.hierarchy.breaking():
+                return session.query(statement, tables, dirty, parameters)
+        except Unlocked as more:
+            wanted = more.tables
+
+
+def _claim(
+    t: Transaction, spec: TableSpec, plan: LockingRead, parameters: Mapping[str, Any] | None
+) -> list[Any]:
+    """Lock the first rows that nobody else has locked, and return them.
+
+    Without a lock on the table: others go on writing it. So each row is looked at again once it
+    is locked, and whether there are others now that the statement would choose is left open.
+    """
+    if plan.limit == 0:
+        return []
+    if plan.skip_locked:
+        t.lock_rows_of(spec)
+    claimed: list[Key] = []
+    seen: set[Key] = set()
+    size = None if plan.limit is None else plan.limit + _AT_ONCE
+    while True:
+        found = _select(t, plan.keys(size), parameters, unlocked=(spec,))
+        fresh = [key for row in found if (key := spec.key(tuple(row))) not in seen]
+        while fresh and (plan.limit is None or len(claimed) < plan.limit):
+            count = len(fresh) if plan.limit is None else plan.limit - len(claimed)
+            batch, fresh = fresh[: min(count, _KEYS_MAX)], fresh[min(count, _KEYS_MAX) :]
+            seen.update(batch)
+            locked = lock_free_rows(t, spec, batch)
+            if plan.nowait and len(locked) < len(batch):
+                taken = next(key for key in batch if key not in locked)
+                raise LockNotAvailable(f"table {spec.name}: another transaction has row {taken!r}")
+            if locked:
+                again = plan.keys_among(list(locked))
+                rows = _select(t, again, parameters, unlocked=(spec,))
+                claimed += [spec.key(tuple(row)) for row in rows]
+        if size is None or len(found) < size or len(claimed) >= (plan.limit or 0):
+            break
+        size *= 4
+    if not claimed:
+        return []
+    return _select(t, plan.rows(claimed), parameters, unlocked=(spec,))
+
+
+# -- writing -----------------------------------------------------------------------------------
+
+
+def _changed(
+    t: Transaction, plan: StatementPlan, spec: TableSpec, parameters: Any
+) -> list[Version]:
+    """What an UPDATE or a DELETE makes of the rows it finds; they are locked, none is written."""
+    width = len(spec.key_columns)
+    found: dict[Key, tuple[Any, ...]] = {}
+    for row in _select(t, plan.select, parameters):
         values = tuple(row)
-        if plan.kind == "insert":
-            t.insert(plan.table, dict(zip(plan.columns, values, strict=True)))
-        elif plan.kind == "update":
-            changes = dict(zip(plan.columns, values[keys:], strict=True))
-            t.update(plan.table, values[:keys], **changes)
-        else:
-            t.delete(plan.table, values[:keys])
-    return len(found)
+        key = spec.key(values[:width])
+        if found.setdefault(key, values[width:]) != values[width:]:
+            raise UnsupportedStatement(
+                f"the update of {spec.name} finds several new values for the row {key!r}: make "
+                f"its condition join one row at most"
+            )
+    old = t.read_locked(spec, list(found))
+    if plan.kind == "delete":
+        return [(key, old[key], None) for key in found]
+    missing = {n: d for n, d in spec.onupdates.items() if n not in plan.columns}
+    filled = _defaults(t, missing, len(found))
+    versions: list[Version] = []
+    for (key, values), more in zip(found.items(), filled, strict=True):
+        before = old[key]
+        assert before is not None, "a row that is found under SIX is there"
+        new = spec.changed(before, {**dict(zip(plan.columns, values, strict=True)), **more})
+        versions.append((key, before, new))
+    return versions
 
 
-def _select(t: Transaction, statement: Any, mode: Mode) -> list[Any]:
-    specs = [t.forest.tables.spec(table) for table in tables_of(statement)]
-    for spec in specs:
-        t.lock_table(spec, mode)
-    t._check_usable()
-    dirty = {spec: t.dirty(spec) for spec in specs}
-    with t.hierarchy.breaking():
-        return t.hierarchy.session.query(statement, dirty)
+def _inserted(
+    t: Transaction, plan: StatementPlan, spec: TableSpec, parameters: Any
+) -> list[Version]:
+    """The rows of an INSERT, complete; their keys are locked, none is written."""
+    if plan.rows is None:
+        values: Iterable[Sequence[Any]] = [
+            tuple(row) for row in _select(t, plan.select, parameters)
+        ]
+    else:
+        rows = plan.rows
+        if plan.places:
+            given = parameters if isinstance(parameters, Mapping) else None
+            for (i, j), cell in zip(plan.places, _select(t, plan.select, given)[0], strict=True):
+                rows[i][j] = cell
+        values = rows
+    records = [dict(zip(plan.columns, row, strict=True)) for row in values]
+    if not records:
+        return []
+    missing = {name: spec.defaults[name] for name in spec.missing_defaults(records[0])}
+    filled = _defaults(t, missing, len(records))
+    records = [{**record, **more} for record, more in zip(records, filled, strict=True)]
+    _number(t, spec, records)
+    new: dict[Key, Row] = {}
+    for record in records:
+        row = spec.complete(record)
+        key = spec.key(spec.key_of(row))
+        if key in new:
+            raise RowExists(f"table {spec.name}: the statement inserts the key {key!r} twice")
+        new[key] = row
+    before = t.read_locked(spec, list(new), inserting=True)
+    taken = next((key for key in new if before[key] is not None), None)
+    if taken is not None:
+        raise RowExists(f"table {spec.name}: a row with key {taken!r} exists; update it instead")
+    return [(key, None, row) for key, row in new.items()]
+
+
+def _number(t: Transaction, spec: TableSpec, records: list[dict[str, Any]]) -> None:
+    """Give a number to the rows that the database would number."""
+    name = spec.generated
+    bare = [] if name is None else [r for r in records if r.get(name) is None]
+    if name is None or not bare:
+        return
+    session = t.hierarchy.session
+    if session.is_shared:
+        numbers = numbering(t.forest.store, spec)
+        found = [row[0] for row in _select(t, rows_by_default([numbers], len(bare)))]
+    else:
+        found = [session.next_key(spec) for _ in bare]
+    for record, number in zip(bare, found, strict=True):
+        record[name] = number
+
+
+def _defaults(t: Transaction, defaults: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
+    """Values of columns that a statement leaves out, anew for each of `count` rows."""
+    filled: list[dict[str, Any]] = [{} for _ in range(count)]
+    of_server = [name for name, default in defaults.items() if not callable(default)]
+    for name, default in defaults.items():
+        if callable(default):
+            for record in filled:
+                record[name] = default()
+    if of_server and count:
+        rows = _select(t, rows_by_default([defaults[name] for name in of_server], count))
+        for record, row in zip(filled, rows, strict=True):
+            record.update(zip(of_server, row, strict=True))
+    return filled
+
+
+def _returned(
+    t: Transaction, plan: StatementPlan, spec: TableSpec, versions: Sequence[Version]
+) -> list[Any]:
+    """What RETURNING tells of the rows, in their order; nothing is written yet."""
+    returning = plan.returning
+    assert returning is not None
+    shown = {key: old if new is None else new for key, old, new in versions}
+    if returning.names is not None:
+        plain = (returning.values(spec.shown(row)) for row in shown.values() if row is not None)
+        return named_rows(returning.names, plain)
+    found: dict[Key, tuple[Any, ...]] = {}
+    names: Sequence[str] = ()
+    width = len(spec.key_columns)
+    keys = list(shown)
+    for start in range(0, len(keys), _KEYS_MAX):
+        part = {key: shown[key] for key in keys[start : start + _KEYS_MAX]}
+        rows = _select(t, returning.select(list(part)), unlocked=(spec,), instead={spec: part})
+        for row in rows:
+            names = row._fields[width:]
+            found[spec.key(tuple(row[:width]))] = tuple(row[width:])
+    return named_rows(names, (found[key] for key in keys))

@@ -17,6 +17,11 @@ class State(StrEnum):
     COMMITTED = "committed"
     ABORTED = "aborted"
 
+    @property
+    def is_final(self) -> bool:
+        """Whether no move leads out of it."""
+        return not _MOVES[self]
+
 
 _MOVES: dict[State, frozenset[State]] = {
     State.ACTIVE: frozenset({State.COMMITTING, State.ABORTED}),

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from activedb.errors import RowExists, RowNotFound
-from activedb.store import Key, Row, TableSpec
+from activedb.errors import LockNotAvailable, RowExists, RowNotFound, UnsupportedStatement
+from activedb.store import Key, Parameters, Row, TableSpec
 from activedb.transactions import _statements
+from activedb.transactions._at_once import lock_free_rows
 from activedb.transactions._node import Node
 from lockmgr import Mode
 
 __all__ = ["Transaction"]
 
 _ABSENT: Any = object()
+_KEYS_MAX = 10_000  # keys in one locked read; below every bound on parameters
 
 
 class Transaction(Node):
@@ -25,30 +27,39 @@ class Transaction(Node):
     objects or mapped classes; a key is a value, or a tuple for a composite primary key.
     """
 
-    def get(self, table: Any, key: Any, *, for_update: bool = False) -> Row | None:
+    def get(
+        self, table: Any, key: Any, *, for_update: bool = False, nowait: bool = False
+    ) -> Row | None:
         """The row with this primary key, or None.
 
         Parameters
         ----------
         for_update : bool
             Take the write lock at once; right for a row that is going to be changed.
+        nowait : bool
+            With `for_update`: do not wait for a transaction that has the row, here or in
+            another process.
 
         Raises
         ------
+        LockNotAvailable
+            With `nowait`, if another transaction has the row; this one goes on.
         Deadlock, LockTimeout, InvalidRow
         """
+        self._check_usable()
         spec = self.forest.tables.spec(table)
         wanted = spec.key(key)
-        row = self._read(spec, [wanted], Mode.X if for_update else Mode.S)[wanted]
+        row = self._got(spec, [wanted], for_update=for_update, nowait=nowait)[wanted]
         return None if row is None else spec.shown(row)
 
     def get_many(
-        self, table: Any, keys: Iterable[Any], *, for_update: bool = False
+        self, table: Any, keys: Iterable[Any], *, for_update: bool = False, nowait: bool = False
     ) -> dict[Any, Row | None]:
-        """Rows by key, None where absent; one round trip for all of them."""
+        """Rows by key, None where absent; one round trip for all of them. See `get`."""
+        self._check_usable()
         spec = self.forest.tables.spec(table)
         wanted = {key: spec.key(key) for key in keys}
-        rows = self._read(spec, sorted(wanted.values()), Mode.X if for_update else Mode.S)
+        rows = self._got(spec, sorted(wanted.values()), for_update=for_update, nowait=nowait)
         found = {key: rows[normal] for key, normal in wanted.items()}
         return {key: None if row is None else spec.shown(row) for key, row in found.items()}
 
@@ -71,7 +82,7 @@ class Transaction(Node):
                 given[spec.generated] = session.next_key(spec)
         row = spec.complete(given)
         key = spec.key_of(row)
-        if self._read(spec, [key], Mode.X)[key] is not None:
+        if self._read(spec, [key], Mode.X, inserting=True)[key] is not None:
             raise RowExists(f"table {spec.name}: a row with key {key!r} exists; update it instead")
         self._write(spec, key, None, row)
         return spec.shown(row)
@@ -104,31 +115,66 @@ class Transaction(Node):
         key, old = self._existing(spec, key)
         self._write(spec, key, old, None)
 
-    def query(self, statement: Any) -> list[Any]:
+    def query(self, statement: Any, parameters: Mapping[str, Any] | None = None) -> list[Any]:
         """Rows of a SELECT, as the versions this transaction sees imply them.
 
         Takes S on every table read, so nothing can appear in them before the end. O(dirty rows
-        of those tables in this and its ancestors' workspaces) beyond the server's work.
+        of those tables in this and its ancestors' workspaces) beyond the server's work. A
+        function of the server that reads tables by itself sees committed rows only.
+
+        Parameters
+        ----------
+        statement : SELECT
+            Built with SQLAlchemy from Tables or mapped classes, or ``text("SELECT …")`` over
+            tables that are declared in ``db.metadata`` or were used before. Rows of mapped
+            classes hold their objects, loaded and detached.
+
+            ``with_for_update()`` locks the rows of a SELECT from one table for writing. With
+            ``skip_locked=True`` it leaves out rows that others have locked, with ``nowait=True``
+            it fails at once if there are any. Both do without the lock on the table, as queues
+            of jobs need it: rows may appear that the statement would have chosen.
+        parameters : mapping of str to value, optional
+            Values for parameters in the statement.
 
         Raises
         ------
-        UnsupportedStatement, Deadlock, LockTimeout, StoreError
+        UnsupportedStatement
+            If the statement is no SELECT, or not understood; nothing has been sent.
+        LockNotAvailable
+            With ``nowait=True``.
+        Deadlock, LockTimeout, StoreError
         """
-        return _statements.query(self, statement)
+        self._check_usable()
+        return _statements.query(self, statement, parameters)
 
-    def execute(self, statement: Any) -> int:
+    def execute(self, statement: Any, parameters: Parameters = None) -> Any:
         """Run an UPDATE, DELETE or INSERT; returns how many rows it wrote.
 
-        The rows are found by a locked read and written one by one into the workspace, so rules
-        see each of them.
+        With RETURNING, returns what that tells of each row, in the order of the writes: the
+        order of the keys, for an INSERT that of its rows. The rows are found and locked by one
+        read, checked, and written into the workspace together; then rules see each of them.
+
+        Parameters
+        ----------
+        statement : UPDATE, DELETE or INSERT
+            Of one Table or mapped class; others may be read by it.
+        parameters : mapping, or sequence of mappings, optional
+            Values for parameters in the statement, or the rows of an INSERT.
 
         Raises
         ------
         UnsupportedStatement, RowExists, InvalidRow, Deadlock, LockTimeout, StoreError
+            No row of the statement is written then.
         """
-        return _statements.execute(self, statement)
+        self._check_usable()
+        return _statements.execute(self, statement, parameters)
 
     # -- inside ----------------------------------------------------------------------------
+
+    def lock_rows(self, spec: TableSpec, keys: list[Key]) -> dict[Key, Row | None]:
+        """Rows by key, None where absent, locked to be written."""
+        self._check_usable()
+        return self._read(spec, keys, Mode.X)
 
     def lock_table(self, spec: TableSpec, mode: Mode) -> None:
         """Lock a whole table, here and against other processes."""
@@ -139,12 +185,48 @@ class Transaction(Node):
         """Versions of a table's rows in this and its ancestors' workspaces, nearest first."""
         seen: dict[Key, Row | None] = {}
         node: Transaction | None = self
-        with self.hierarchy.latch:
+        with self.kin.latch:
             while node is not None:
                 for key, row in node.workspace.rows.get(spec, {}).items():
                     seen.setdefault(key, row)
                 node = node.parent
         return seen
+
+    def lock_rows_of(self, spec: TableSpec) -> None:
+        """Be ready to lock single rows of a table for writing."""
+        self._lock((spec.name,), Mode.IX)
+
+    def read_locked(
+        self, spec: TableSpec, keys: Sequence[Key], *, inserting: bool = False
+    ) -> dict[Key, Row | None]:
+        """Rows by key, locked for writing; a few round trips for however many."""
+        found: dict[Key, Row | None] = {}
+        in_order = sorted(keys)
+        for start in range(0, len(in_order), _KEYS_MAX):
+            part = in_order[start : start + _KEYS_MAX]
+            found |= self._read(spec, part, Mode.X, inserting=inserting)
+        return found
+
+    def write_all(self, spec: TableSpec, versions: Sequence[_statements.Version]) -> None:
+        """Write rows that are locked and checked, then let rules see each of them."""
+        with self.kin.latch:
+            for key, _, new in versions:
+                self.workspace.write(spec, key, new)
+        for _, old, new in versions:
+            self.forest.listener.changed(self, spec, old, new)
+
+    def _got(
+        self, spec: TableSpec, keys: list[Key], *, for_update: bool, nowait: bool
+    ) -> dict[Key, Row | None]:
+        if not nowait:
+            return self._read(spec, keys, Mode.X if for_update else Mode.S)
+        if not for_update:
+            raise UnsupportedStatement("nowait goes together with for_update=True")
+        found = lock_free_rows(self, spec, keys)
+        for key in keys:
+            if key not in found:
+                raise LockNotAvailable(f"table {spec.name}: another transaction has row {key!r}")
+        return found
 
     def _existing(self, spec: TableSpec, key: Any) -> tuple[Key, Row]:
         wanted = spec.key(key)
@@ -153,10 +235,12 @@ class Transaction(Node):
             raise RowNotFound(f"table {spec.name}: no row has the key {wanted!r}")
         return wanted, row
 
-    def _read(self, spec: TableSpec, keys: list[Key], mode: Mode) -> dict[Key, Row | None]:
+    def _read(
+        self, spec: TableSpec, keys: list[Key], mode: Mode, *, inserting: bool = False
+    ) -> dict[Key, Row | None]:
         for key in keys:
             self._lock((spec.name, key), mode)
-        base = self.hierarchy.read(spec, keys, exclusive=mode is Mode.X)
+        base = self.hierarchy.read(spec, keys, exclusive=mode is Mode.X, inserting=inserting)
         return {key: self._visible(spec, key, base) for key in keys}
 
     def _visible(self, spec: TableSpec, key: Key, base: Mapping[Key, Row | None]) -> Row | None:
@@ -171,7 +255,8 @@ class Transaction(Node):
         return base[key]
 
     def _write(self, spec: TableSpec, key: Key, old: Row | None, new: Row | None) -> None:
-        self.workspace.write(spec, key, new)
+        with self.kin.latch:
+            self.workspace.write(spec, key, new)
         self.forest.listener.changed(self, spec, old, new)
 
     def _lock(self, resource: tuple[object, ...], mode: Mode) -> None:

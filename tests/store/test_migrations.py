@@ -6,11 +6,15 @@ import multiprocessing
 from typing import TYPE_CHECKING
 
 import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import MetaData, create_engine, inspect
 
 import activedb as adb
+from activedb.store import _migrations
 from activedb.store._system import system
 
 if TYPE_CHECKING:
@@ -59,6 +63,45 @@ def test_schema_equals_the_sum_of_the_migrations(postgres_url: str) -> None:
             assert compare_metadata(context, system) == []
         one.dispose()
         other.dispose()
+
+
+OF_0001 = (
+    "INSERT INTO activedb_ledger (query_id, batch_id, part, stream, sequence, complete, events, "
+    "late, dead) VALUES ('q', 1, 0, 's', 1, true, 3, 1, 1)",
+    "INSERT INTO activedb_stream_events VALUES ('s', 5, 1, 0, 'e', 'EXIT', '{\"n\": 1}')",
+    "INSERT INTO activedb_late_events VALUES ('s', 'q', 1, 0, 4, 'f', 'EXIT', '{}', 'late')",
+    "INSERT INTO activedb_dead_letters VALUES ('r', 'i', 'rule', '{}', 'ValueError', 'no')",
+    "INSERT INTO activedb_pending_firings VALUES ('f', 'r', 'rule', '{}', false, false)",
+)
+"""A row in each table of the first release."""
+
+
+def test_upgrade_from_the_release_before_keeps_its_rows(database_url: str) -> None:
+    engine = create_engine(database_url)
+    config = Config()
+    config.set_main_option("script_location", str(_migrations._folder()))
+    config.attributes["version_table"] = "activedb_version"
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0001")
+        for statement in OF_0001:
+            connection.exec_driver_sql(statement)
+        tables = MetaData()
+        tables.reflect(connection)
+        before = {t.name: connection.execute(t.select()).all() for t in tables.sorted_tables}
+    assert all(len(rows) == 1 for rows in before.values())
+    assert len(before) == len(OF_0001) + 1  # the version table
+    adb.connect(database_url).close()
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"version_table": "activedb_version"})
+        assert (
+            context.get_current_revision() == ScriptDirectory.from_config(config).get_current_head()
+        )
+        assert compare_metadata(context, system) == []
+        for table in tables.sorted_tables:
+            if table.name != "activedb_version":
+                assert connection.execute(table.select()).all() == before[table.name]
+    engine.dispose()
 
 
 def test_migrations_leave_the_users_tables_alone(database_url: str) -> None:

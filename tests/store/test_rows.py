@@ -31,10 +31,11 @@ from sqlalchemy import (
 from activedb.errors import (
     ConstraintViolation,
     InvalidRow,
+    RowExists,
     SerializationConflict,
     UnsupportedStatement,
 )
-from tests.databases import Place, in_thread
+from tests.databases import PATIENCE_S, Place, in_thread, until
 
 if TYPE_CHECKING:
     import activedb as adb
@@ -334,25 +335,67 @@ def two(where: Place) -> tuple[adb.Database, adb.Database, Table, Table]:
     return one, other, tables[0], tables[1]
 
 
-def test_insert_of_a_key_that_another_process_inserted_is_a_conflict(where: Place) -> None:
+def test_insert_of_a_key_waits_for_another_process_that_inserts_it(where: Place) -> None:
+    one, other, mine, yours = two(where)
+
+    def insert(u: adb.Transaction) -> None:
+        u.insert(yours, {"id": 1, "v": 2})
+
+    with one.transaction() as t:
+        t.insert(mine, {"id": 1, "v": 1})
+        second = in_thread(other.run, insert)
+        until(lambda: waits_at_the_server(one))
+    with pytest.raises(RowExists):
+        second.result(PATIENCE_S)
+    with other.transaction() as u:
+        assert u.get(yours, 1) == {"id": 1, "v": 1}
+
+
+def test_insert_of_a_key_waits_for_another_process_that_saw_it_absent(where: Place) -> None:
+    one, other, mine, yours = two(where)
+    with one.transaction() as t:
+        assert t.get(mine, 1) is None
+        second = in_thread(other.run, lambda u: u.insert(yours, {"id": 1, "v": 2}))
+        until(lambda: waits_at_the_server(one))
+        assert t.get(mine, 1) is None
+        t.insert(mine, {"id": 2, "v": 1})
+    second.result(PATIENCE_S)
+    with one.transaction() as t:
+        assert t.query(select(mine).order_by(mine.c.id)) == [(1, 2), (2, 1)]
+
+
+def test_many_absent_keys_are_guarded_by_their_table(where: Place) -> None:
+    one, other, mine, yours = two(where)
+    with one.transaction() as t:
+        assert set(t.get_many(mine, range(1_000)).values()) == {None}
+        second = in_thread(other.run, lambda u: u.insert(yours, {"id": 5_000, "v": 2}))
+        until(lambda: waits_at_the_server(one))
+    second.result(PATIENCE_S)
+
+
+def test_insert_of_a_key_that_a_plain_program_inserted_is_a_conflict(where: Place) -> None:
     one, other, mine, yours = two(where)
     with pytest.raises(SerializationConflict, match="retry"), one.transaction() as t:
         t.insert(mine, {"id": 1, "v": 1})
-        with other.transaction() as u:
-            u.insert(yours, {"id": 1, "v": 2})
+        with other._store.short() as plain:
+            plain.execute(yours.insert(), {"id": 1, "v": 2})
     with one.transaction() as t:
         assert t.get(mine, 1) == {"id": 1, "v": 2}
 
 
-def test_absence_that_another_process_ended_is_a_conflict(where: Place) -> None:
+def test_absence_that_a_plain_program_ended_is_a_conflict(where: Place) -> None:
     one, other, mine, yours = two(where)
     with pytest.raises(SerializationConflict, match=r"\(1,\)"), one.transaction() as t:
         assert t.get(mine, 1) is None
         t.insert(mine, {"id": 2, "v": 1})
-        with other.transaction() as u:
-            u.insert(yours, {"id": 1, "v": 2})
+        with other._store.short() as plain:
+            plain.execute(yours.insert(), {"id": 1, "v": 2})
     with one.transaction() as t:
         assert t.query(select(mine)) == [(1, 2)]
+
+
+def waits_at_the_server(db: adb.Database) -> bool:
+    return any(backend.blockers for backend in db._store.backends())
 
 
 def test_counter_in_two_processes_loses_nothing(where: Place) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 import threading
 from functools import partial
 
@@ -41,10 +42,10 @@ def rendezvous(count: int) -> None:
     """Have tasks meet on a pool that has one idle thread."""
     pool = Pool(4)
     pool.submit(lambda: None)
-    until(lambda: pool._idle == 1 and not pool._queue)
+    until(lambda: len(pool._idle) == 1)
     meeting = threading.Barrier(count, timeout=2)
     tasks = [pool.submit(meeting.wait) for _ in range(count)]
-    until(lambda: all(task._done.is_set() for task in tasks))
+    until(lambda: all(task.done for task in tasks))
     pool.close()
     assert [task.error for task in tasks] == [None] * count
 
@@ -91,4 +92,125 @@ def test_pool_close_finishes_what_is_queued_and_refuses_more() -> None:
     assert done == list(range(10))
     with pytest.raises(TransactionStateError, match="closed"):
         pool.submit(lambda: None)
+    pool.close()
+
+
+def nested(pool: Pool, depth: int) -> int:
+    """A call that waits for a call that waits for a call, and so on."""
+    return 1 + (pool.submit(partial(nested, pool, depth - 1)).result() if depth else 0)
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_pool_waits_nested_as_deep_as_memory_allows_end(threads: int) -> None:
+    pool = Pool(threads)
+    assert in_thread(nested, pool, 3_000).result(20) == 3_001
+    until(lambda: pool._running == 0)
+    assert len(pool._alive) <= threads
+    pool.close()
+    assert not pool._alive
+
+
+def test_pool_waiter_with_a_deep_stack_of_its_own_has_a_substitute_run_the_task() -> None:
+    pool = Pool(1)
+    hold = threading.Event()
+    busy = pool.submit(lambda: hold.wait(10))
+
+    def deep(frames: int) -> int:
+        if frames:
+            return deep(frames - 1)
+        return pool.submit(threading.get_ident).result()
+
+    here = in_thread(lambda: (threading.get_ident(), deep(3), deep(600))).result(10)
+    assert here[1] == here[0]
+    assert here[2] != here[0]
+    hold.set()
+    busy.wait()
+    pool.close()
+
+
+def test_pool_thread_that_waits_lets_another_one_run() -> None:
+    """With two threads: one waits for a task of the other, so a third task can run."""
+    pool = Pool(2)
+    met = threading.Barrier(2, timeout=5)
+    meets = [threading.Event(), threading.Event()]
+
+    def second() -> None:
+        meets[0].set()
+        met.wait()
+
+    def first() -> None:
+        task = pool.submit(second)
+        assert meets[0].wait(5)  # a thread has it, so this one has to sleep
+        task.wait()
+
+    outer = pool.submit(first)
+    assert meets[0].wait(5)
+    third = pool.submit(met.wait)
+    until(lambda: third.done)
+    outer.result()
+    pool.close()
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_pool_runs_no_more_at_once_than_it_may_however_many_wait(threads: int) -> None:
+    """A tree of tasks: at its leaves, where nobody waits, never more than allowed are counted."""
+    pool = Pool(threads)
+    latch = threading.Lock()
+    running: list[int] = [0, 0]
+
+    def leaf() -> None:
+        with latch:
+            running[0] += 1
+            running[1] = max(running)
+        for _ in range(200):
+            pass
+        with latch:
+            running[0] -= 1
+
+    def tree(depth: int) -> None:
+        if not depth:
+            leaf()
+            return
+        for task in [pool.submit(partial(tree, depth - 1)) for _ in range(4)]:
+            task.wait()
+
+    pool.submit(partial(tree, 5))
+    until(lambda: pool._running == 0 and not pool._queue)
+    assert 1 <= running[1] <= threads
+    pool.close()
+
+
+def test_pool_interrupted_waiter_leaves_the_counts_right() -> None:
+    pool = Pool(1)
+    go = threading.Event()
+    busy = pool.submit(lambda: go.wait(10))
+    sleeping = threading.get_ident()
+
+    def interrupt() -> None:
+        until(lambda: bool(busy.sleepers))
+        signal.pthread_kill(sleeping, signal.SIGINT)
+
+    helper = in_thread(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        busy.wait()
+    helper.result(5)
+    assert not busy.sleepers
+    go.set()
+    busy.wait()
+    until(lambda: pool._running == 0)
+    pool.close()
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_pool_thread_survives_what_ends_programs(kind: type[BaseException]) -> None:
+    pool = Pool(1)
+
+    def fail() -> None:
+        raise kind("out")
+
+    tasks = [pool.submit(fail) for _ in range(3)]
+    until(lambda: all(task.done for task in tasks))
+    assert [type(task.error) for task in tasks] == [kind] * 3
+    assert pool.submit(lambda: 7).result() == 7
+    assert len(pool._alive) == 1
     pool.close()

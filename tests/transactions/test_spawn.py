@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import signal
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 from sqlalchemy import func, select
 
 from activedb import State
-from activedb.errors import TransactionAborted
+from activedb.errors import Deadlock, LockTimeout, TransactionAborted
 from tests.databases import in_thread, lock_waits, until
 from tests.transactions.bank import open_bank
 
 if TYPE_CHECKING:
-    from activedb import Transaction
+    from activedb import Child, Transaction
     from tests.databases import Place
     from tests.transactions.bank import Bank
 
@@ -247,3 +249,279 @@ def test_one_thread_is_enough_for_a_wide_tree_that_is_joined_by_commits(where: P
 
     in_thread(lambda: bank.db.run(tree, 3, 0)).result(15)
     assert sorted(bank.committed()) == list(range(27))
+
+
+# -- what the parent holds while it works --------------------------------------------------
+
+
+def test_child_waits_for_what_its_working_parent_holds_until_that_joins(bank: Bank) -> None:
+    """No lost update between the two, and no deadlock: the parent offers when it joins."""
+    touched = threading.Event()
+    tries = []
+
+    def child(s: Transaction) -> None:
+        tries.append(s)
+        assert touched.wait(5)
+        row = s.get(bank.accounts, 1, for_update=True)
+        assert row is not None
+        s.update(bank.accounts, 1, balance=row["balance"] + 1)
+
+    with bank.db.transaction() as t:
+        spawned = t.spawn(child)
+        row = t.get(bank.accounts, 1, for_update=True)
+        assert row is not None
+        touched.set()
+        until(lambda: bank.db._forest.offers._awaited)
+        t.update(bank.accounts, 1, balance=row["balance"] + 1)
+        assert bank.db._forest.offers._awaited
+        spawned.result()
+    assert len(tries) == 1
+    assert bank.committed()[1] == 12
+    assert not bank.db._forest.offers._awaited
+
+
+def test_grandchild_waits_for_what_its_working_grandparent_holds(bank: Bank) -> None:
+    touched = threading.Event()
+
+    def grandchild(s: Transaction) -> None:
+        assert touched.wait(5)
+        s.update(bank.accounts, 1, balance=50)
+
+    def child(s: Transaction) -> None:
+        s.spawn(grandchild).result()
+
+    with bank.db.transaction() as t:
+        t.spawn(child)
+        t.update(bank.accounts, 1, balance=11)
+        touched.set()
+        until(lambda: bank.db._forest.offers._awaited)
+    assert bank.committed()[1] == 50
+
+
+def test_child_and_parent_that_want_what_the_other_holds_are_a_deadlock(bank: Bank) -> None:
+    """The child waits for an offer, and the parent, instead of offering, for the child."""
+    both = threading.Barrier(2, timeout=5)
+    tries = []
+
+    def child(s: Transaction) -> None:
+        tries.append(s)
+        s.update(bank.accounts, 2, balance=2)
+        if len(tries) == 1:
+            both.wait()
+        s.update(bank.accounts, 1, balance=1)
+
+    def parent() -> None:
+        with bank.db.transaction() as t:
+            spawned = t.spawn(child)
+            t.get(bank.accounts, 1, for_update=True)
+            both.wait()
+            until(lambda: bank.db._forest.offers._awaited)
+            t.update(bank.accounts, 2, balance=3)
+            spawned.result()
+
+    in_thread(parent).result(8)
+    assert len(tries) == 2
+    assert bank.committed() == {1: 1, 2: 2}
+
+
+def test_two_children_that_each_wait_for_an_offer_the_other_keeps_from_being_made(
+    bank: Bank,
+) -> None:
+    """Two parents side by side; each wants what the other's child holds, who wants an offer."""
+    ready = threading.Barrier(4, timeout=5)
+    deadlocks = []
+    first_time = {"a": True, "b": True}
+
+    def child(s: Transaction, own: int, above: int, name: str) -> None:
+        s.update(bank.accounts, own, balance=own)
+        if first_time[name]:
+            first_time[name] = False
+            ready.wait()
+        s.update(bank.accounts, above, balance=0)
+
+    def parent(s: Transaction, name: str, holds: int, child_holds: int, wants: int) -> None:
+        child_of = s.spawn(child, child_holds, holds, name)
+        s.get(bank.accounts, holds, for_update=True)
+        ready.wait()
+        until(lambda: len(bank.db._forest.offers._awaited) == 2 or deadlocks)
+        try:
+            s.update(bank.accounts, wants, balance=wants)
+            child_of.result()
+        except Deadlock:
+            deadlocks.append(name)
+            raise
+
+    def run() -> None:
+        with bank.db.transaction() as t:
+            for key in (3, 4):
+                t.insert(bank.accounts, {"id": key, "balance": key})
+            handles = [t.spawn(parent, "a", 1, 3, 4), t.spawn(parent, "b", 2, 4, 3)]
+            for handle in handles:
+                handle.wait()
+            t.abort()
+
+    began = time.monotonic()
+    in_thread(run).result(8)
+    assert time.monotonic() - began < 8  # and not after lock_timeout_ms
+
+
+def test_child_that_is_never_offered_what_it_wants_gives_up_in_time(where: Place) -> None:
+    bank = open_bank(where.open(lock_timeout_ms=100), {1: 10, 2: 20})
+    touched = threading.Event()
+    tries = []
+
+    def child(s: Transaction) -> None:
+        tries.append(s)
+        assert touched.wait(5)
+        s.update(bank.accounts, 1, balance=1)
+
+    with bank.db.transaction() as t:
+        spawned = t.spawn(child)
+        t.update(bank.accounts, 1, balance=11)
+        touched.set()
+        until(lambda: spawned.is_done)
+        with pytest.raises(LockTimeout, match="lock_timeout_ms"):
+            spawned.result()
+    assert len(tries) == 1
+    assert bank.committed() == {1: 11, 2: 20}
+
+
+def test_child_on_the_thread_of_a_superior_that_holds_the_row_is_a_deadlock(bank: Bank) -> None:
+    """Nobody could offer anything: the thread is the one that waits."""
+
+    def misuse() -> None:
+        with bank.db.transaction() as t:
+            s = t.subtransaction()
+            t.update(bank.accounts, 1, balance=1)
+            s.update(bank.accounts, 1, balance=2)
+
+    with pytest.raises(Deadlock):
+        in_thread(misuse).result(5)
+    assert bank.committed() == {1: 10, 2: 20}
+
+
+def test_begin_of_a_child_takes_nothing_from_a_parent_that_waits_for_a_lock(bank: Bank) -> None:
+    holding, release = threading.Event(), threading.Event()
+
+    def outsider() -> None:
+        with bank.db.transaction() as t:
+            t.update(bank.accounts, 2, balance=21)
+            holding.set()
+            assert release.wait(8)
+
+    other = in_thread(outsider)
+    assert holding.wait(5)
+    waits = lock_waits(bank.db)
+    begun = threading.Event()
+
+    def parent(t: Transaction) -> None:
+        go = threading.Event()
+        t.spawn(lambda s: (go.wait(5), s.spawn(lambda r: begun.set()).result()))
+        in_thread(lambda: (until(lambda: lock_waits(bank.db) > waits), go.set()))
+        in_thread(lambda: (begun.wait(5), release.set()))
+        t.update(bank.accounts, 2, balance=22)
+
+    in_thread(bank.db.run, parent).result(8)
+    other.result(5)
+    assert bank.committed()[2] == 22
+
+
+# -- errors --------------------------------------------------------------------------------
+
+
+def test_spawn_further_errors_are_notes_of_the_first(bank: Bank) -> None:
+    def child(s: Transaction, name: str) -> None:
+        error = LookupError(name)
+        error.add_note(f"note of {name}")
+        raise error
+
+    with pytest.raises(LookupError, match="a") as caught, bank.db.transaction() as t:
+        for name in ("a", "b", "c"):
+            t.spawn(child, name)
+    notes = caught.value.__notes__
+    assert notes == [
+        "note of a",
+        f"child {t.path}/2 failed too: LookupError: b",
+        "  note of b",
+        f"child {t.path}/3 failed too: LookupError: c",
+        "  note of c",
+    ]
+
+
+def test_error_of_the_parent_carries_what_its_children_had_raised(bank: Bank) -> None:
+    def fails(s: Transaction) -> None:
+        raise LookupError("before")
+
+    def lasts(s: Transaction) -> None:
+        until(lambda: s.is_doomed)
+        s.get(bank.accounts, 1)
+
+    with pytest.raises(ZeroDivisionError) as caught, bank.db.transaction() as t:
+        failed = t.spawn(fails)
+        t.spawn(lasts)
+        seen = t.spawn(fails)
+        with pytest.raises(LookupError):
+            seen.result()
+        failed.wait()
+        raise ZeroDivisionError
+    # Neither what was seen nor what the abort itself did is news.
+    assert caught.value.__notes__ == [f"child {t.path}/1 failed too: LookupError: before"]
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_child_that_ends_the_program_aborts_all_and_lets_it_end(
+    bank: Bank, kind: type[BaseException]
+) -> None:
+    def child(s: Transaction) -> None:
+        s.update(bank.accounts, 1, balance=0)
+        raise kind("out")
+
+    def never(s: Transaction) -> None:
+        until(lambda: s.is_doomed)
+        s.get(bank.accounts, 1)
+
+    def parent() -> None:
+        with bank.db.transaction() as t:
+            t.spawn(child)
+            t.spawn(never)
+
+    with pytest.raises(kind, match="out"):
+        in_thread(parent).result(8)
+    assert bank.committed() == {1: 10, 2: 20}
+
+
+def test_interrupt_while_the_parent_waits_ends_the_children_first(bank: Bank) -> None:
+    """As on Ctrl-C: whoever waits is told, and no child outlives its parent."""
+    started = threading.Event()
+    ended = []
+    waiting = threading.get_ident()
+
+    def child(s: Transaction) -> None:
+        started.set()
+        try:
+            until(lambda: s.is_doomed)
+            s.get(bank.accounts, 1)
+        finally:
+            ended.append(s)
+
+    def interrupt(handle: Child[None]) -> None:
+        until(lambda: handle._task.sleepers)
+        signal.pthread_kill(waiting, signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt), bank.db.transaction() as t:
+        handle = t.spawn(child)
+        assert started.wait(5)
+        helper = in_thread(interrupt, handle)
+        handle.result()
+    helper.result(5)
+    assert len(ended) == 1
+    assert t.state is State.ABORTED
+    assert ended[0].state is State.ABORTED
+    assert not bank.db._forest.locks.snapshot().transactions
+
+
+def test_result_of_an_ended_parents_child_is_still_there(bank: Bank) -> None:
+    with bank.db.transaction() as t:
+        handle = t.spawn(lambda s: 7)
+    assert handle.result() == 7
+    assert in_thread(handle.result).result(5) == 7

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
-from sqlalchemy import Column, Integer, String, Table, delete, func, insert, literal, select, text
+from sqlalchemy import (
+    Column,
+    ForeignKey,
+    Integer,
+    String,
+    Table,
+    bindparam,
+    case,
+    delete,
+    func,
+    insert,
+    literal,
+    select,
+    text,
+)
 from sqlalchemy import update as sql_update
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
@@ -124,11 +139,14 @@ def test_execute_update_of_a_composite_key_table(db: adb.Database) -> None:
     [
         (lambda a: select(a), r"use query\(\) for a SELECT"),
         (lambda a: text("DELETE FROM accounts"), "execute"),
-        (lambda a: insert(a).values(id=9).returning(a.c.id), "RETURNING"),
-        (lambda a: sql_update(a).values(balance=1).returning(a.c.id), "RETURNING"),
+        (lambda a: insert(a).values(id=9).returning(text("1")), "RETURNING"),
+        (lambda a: delete(a).returning(select(func.max(a.c.id)).scalar_subquery()), "RETURNING"),
+        (lambda a: insert(a).values(id=text("7")), "literal_column"),
+        (lambda a: sql_update(a).values(balance=text("7")), "literal_column"),
+        (lambda a: sql_update(a.alias()).values(balance=7), "one table"),
+        (lambda a: insert(a).values([{"id": 8}, {"id": 9, "balance": 1}]), "columns"),
         (lambda a: sql_update(a), "without values"),
         (lambda a: postgresql.insert(a).values(id=1).on_conflict_do_nothing(), "ON CONFLICT"),
-        (lambda a: insert(a).values(id=func.abs(3)), "plain values"),
     ],
 )
 def test_execute_of_an_unsupported_statement_raises_and_spares_the_transaction(
@@ -141,7 +159,7 @@ def test_execute_of_an_unsupported_statement_raises_and_spares_the_transaction(
     assert bank.committed() == {1: 11, 2: 20}
 
 
-@pytest.mark.parametrize("make", [lambda a: delete(a), lambda a: text("SELECT 1")])
+@pytest.mark.parametrize("make", [lambda a: delete(a), lambda a: text("DELETE FROM accounts")])
 def test_query_takes_selects_only_and_spares_the_transaction(bank: Bank, make: Any) -> None:
     with bank.db.transaction() as t:
         with pytest.raises(UnsupportedStatement, match="query"):
@@ -169,3 +187,209 @@ def test_execute_update_ordered_values_and_from_other_tables_condition(bank: Ban
             == 1
         )
         assert t.get(a, 2) == {"id": 2, "balance": 7, "owner": "r"}
+
+
+def test_execute_insert_of_expressions_sees_the_sphere(bank: Bank) -> None:
+    a = bank.accounts
+    highest = select(func.max(a.c.balance)).scalar_subquery()
+    with bank.db.transaction() as t:
+        t.update(a, 1, balance=100)
+        rows = [{"id": 3, "balance": highest}, {"id": func.abs(-4), "balance": 5}]
+        assert t.execute(insert(a).values(rows)) == 2
+        assert t.execute(insert(a).values(id=literal(2) + 3, balance=highest + 1)) == 1
+    assert bank.committed() == {1: 100, 2: 20, 3: 100, 4: 5, 5: 101}
+
+
+def test_execute_takes_parameters_beside_the_statement(bank: Bank) -> None:
+    a = bank.accounts
+    with bank.db.transaction() as t:
+        assert t.execute(insert(a), [{"id": 3, "balance": 1}, {"id": 4, "balance": 2}]) == 2
+        assert t.execute(insert(a), {"id": 5}) == 1
+        assert t.execute(insert(a), []) == 0
+        raised = sql_update(a).values(balance=a.c.balance + bindparam("by"))
+        assert t.execute(raised.where(a.c.id >= bindparam("low")), {"by": 10, "low": 3}) == 3
+        assert t.execute(delete(a).where(a.c.id == bindparam("x")), {"x": 1}) == 1
+        assert t.execute(insert(a).values(id=bindparam("x"), balance=6), {"x": 6}) == 1
+    assert bank.committed() == {2: 20, 3: 11, 4: 12, 5: None, 6: 6}
+
+
+def test_execute_insert_of_many_rows_is_all_or_nothing(bank: Bank) -> None:
+    a = bank.accounts
+    seen: list[int] = []
+
+    @bank.db.rule(on=adb.inserted(a))
+    def note(t: adb.Transaction, o: adb.Occurrence) -> None:
+        seen.append(o.new["id"])
+
+    def rows(*keys: int, **last: Any) -> Any:
+        records: list[dict[str, Any]] = [{"id": key, "balance": 0} for key in keys]
+        records[-1] |= last
+        return insert(a).values(records)
+
+    with bank.db.transaction() as t:
+        t.insert(a, {"id": 9})
+        for statement, error in [
+            (rows(3, 4, 2), RowExists),
+            (rows(3, 4, 9), RowExists),
+            (rows(3, 4, 3), RowExists),
+            (rows(3, 4, 5, balance="much"), InvalidRow),
+            (insert(a).values([{"id": 3, "age": 1}]), InvalidRow),
+            (insert(a).from_select(["id"], select(a.c.id + 1)), RowExists),
+        ]:
+            with pytest.raises(error):
+                t.execute(statement)
+        assert t.query(select(a.c.id).order_by(a.c.id)) == [(1,), (2,), (9,)]
+        assert seen == [9]
+        assert t.execute(rows(5, 3, 4)) == 3
+        assert seen == [9, 5, 3, 4]
+    assert sorted(bank.committed()) == [1, 2, 3, 4, 5, 9]
+
+
+def test_execute_update_that_fails_for_one_row_writes_none(bank: Bank) -> None:
+    a = bank.accounts
+    wrong = case((a.c.id == 2, literal(None)), else_=literal("x"))
+    with bank.db.transaction() as t:
+        t.execute(insert(bank.notes).values([{"id": 1, "text": "a"}, {"id": 2, "text": "b"}]))
+        with pytest.raises(InvalidRow, match="NOT NULL"):
+            n = bank.notes
+            t.execute(sql_update(n).values(text=case((n.c.id == 2, None), else_="x")))
+        with pytest.raises(InvalidRow):
+            t.execute(sql_update(a).values(balance=wrong))
+        assert t.query(select(a.c.balance).order_by(a.c.id)) == [(10,), (20,)]
+    assert bank.committed_notes() == ["a", "b"]
+
+
+def test_execute_locks_its_rows_in_one_read(bank: Bank) -> None:
+    a = bank.accounts
+    with bank.db.transaction() as t:
+        reads: list[int] = []
+        read = t.hierarchy.session.lock_rows
+
+        def counting(spec: Any, keys: Any, *, exclusive: bool) -> Any:
+            reads.append(len(keys))
+            return read(spec, keys, exclusive=exclusive)
+
+        t.hierarchy.session.lock_rows = counting  # type: ignore[method-assign]
+        t.execute(insert(a), [{"id": key, "balance": 0} for key in range(10, 60)])
+        assert reads == [50]
+        t.execute(sql_update(a).where(a.c.id < 3).values(balance=1))
+        assert reads == [50, 2]
+
+
+def test_execute_update_from_another_table(bank: Bank) -> None:
+    a, n = bank.accounts, bank.notes
+    with bank.db.transaction() as t:
+        t.insert(n, {"id": 2, "text": "two"})
+        t.insert(n, {"id": 3, "text": "three"})
+        joined = sql_update(a).where(a.c.id == n.c.id).values(owner=n.c.text)
+        assert t.execute(joined.returning(a.c.id, a.c.owner)) == [(2, "two")]
+        same = sql_update(a).where(n.c.id > a.c.id).values(balance=7)
+        assert t.execute(same) == 2
+        with pytest.raises(UnsupportedStatement, match="several new values"):
+            t.execute(sql_update(a).where(n.c.id > a.c.id).values(owner=n.c.text))
+        latest = select(n.c.text).where(n.c.id == a.c.id + 1).scalar_subquery()
+        assert t.execute(sql_update(a).values(owner=latest).returning(a.c.owner)) == [
+            ("two",),
+            ("three",),
+        ]
+
+
+def test_execute_delete_using_another_table(bank: Bank) -> None:
+    a, n = bank.accounts, bank.notes
+    with bank.db.transaction() as t:
+        t.insert(n, {"id": 2, "text": "two"})
+        assert t.execute(delete(a).where(a.c.id == n.c.id, n.c.text == "two")) == 1
+    assert bank.committed() == {1: 10}
+
+
+def test_execute_returning_gives_new_values_and_old_ones_of_a_delete(bank: Bank) -> None:
+    a = bank.accounts
+    with bank.db.transaction() as t:
+        made = insert(a).values([{"id": 4, "balance": 1}, {"id": 3, "balance": 2}])
+        assert t.execute(made.returning(a.c.id, (a.c.balance * 10).label("tenfold"))) == [
+            (4, 10),
+            (3, 20),
+        ]
+        changed = sql_update(a).where(a.c.id > 2).values(balance=a.c.balance + 1)
+        rows = t.execute(changed.returning(a))
+        assert rows == [(3, 3, None), (4, 2, None)]
+        assert rows[0].balance == 3
+        assert rows[0]._mapping == {"id": 3, "balance": 3, "owner": None}
+        gone = t.execute(delete(a).where(a.c.id > 1).returning(a.c.balance, -a.c.balance))
+        assert gone == [(20, -20), (3, -3), (2, -2)]
+        assert t.execute(delete(a).where(a.c.id > 1).returning(a.c.id)) == []
+        assert t.query(select(a.c.id)) == [(1,)]
+
+
+def test_execute_update_of_a_mapped_class_goes_by_attribute(db: adb.Database) -> None:
+    class Base(DeclarativeBase):
+        metadata = db.metadata
+
+    class Person(Base):
+        __tablename__ = "person"
+        id: Mapped[int] = mapped_column(primary_key=True)
+        called: Mapped[str | None] = mapped_column("name", String(20))
+        kind: Mapped[str] = mapped_column(String(10), default="person")
+        __mapper_args__ = {"polymorphic_on": "kind", "polymorphic_identity": "person"}  # noqa: RUF012
+
+    class Boss(Person):
+        __mapper_args__ = {"polymorphic_identity": "boss"}  # noqa: RUF012
+
+    class Engineer(Person):
+        __tablename__ = "engineer"
+        id: Mapped[int] = mapped_column(ForeignKey("person.id"), primary_key=True)
+        __mapper_args__ = {"polymorphic_identity": "engineer"}  # noqa: RUF012
+
+    db.create_all()
+    with db.transaction() as t:
+        assert t.execute(insert(Person).values(id=1, called="ann")) == 1
+        made = t.execute(insert(Boss).values(id=2, called="bob").returning(Boss.kind))
+        assert made == [("boss",)]
+        assert t.execute(sql_update(Boss).values(called="bo")) == 1
+        assert t.query(select(Person.id, Person.called).order_by(Person.id)) == [
+            (1, "ann"),
+            (2, "bo"),
+        ]
+        with pytest.raises(UnsupportedStatement, match="name the attributes"):
+            t.execute(sql_update(Person).values(called="x").returning(Person))
+        with pytest.raises(UnsupportedStatement, match="joined-table inheritance"):
+            t.execute(insert(Engineer).values(id=3))
+        assert t.execute(delete(Boss).returning(Boss.called)) == [("bo",)]
+        assert t.query(select(func.count()).select_from(Person)) == [(1,)]
+
+
+def test_execute_fills_in_defaults_for_each_row(db: adb.Database) -> None:
+    counted = itertools.count(1)
+    shared = db._store.is_shared
+    things = Table(
+        "things",
+        db.metadata,
+        Column("id", Integer, primary_key=True),
+        Column("made", Integer, default=lambda: next(counted)),
+        Column(
+            "at", String(40), server_default=func.random() if not shared else func.gen_random_uuid()
+        ),
+        Column("seen", Integer, onupdate=lambda: next(counted)),
+        Column("n", Integer),
+    )
+    db.create_all()
+    with db.transaction() as t:
+        rows = t.execute(insert(things).values([{"n": n} for n in range(20)]).returning(things))
+        assert [row.made for row in rows] == list(range(1, 21))
+        assert len({row.id for row in rows}) == 20
+        assert len({row.at for row in rows}) == 20
+        changed = t.execute(sql_update(things).values(n=0).returning(things.c.seen))
+        assert [row.seen for row in changed] == list(range(21, 41))
+
+
+def test_execute_rules_see_the_whole_statement(bank: Bank) -> None:
+    a = bank.accounts
+    seen: list[Any] = []
+
+    @bank.db.rule(on=adb.updated(a))
+    def total(t: adb.Transaction, o: adb.Occurrence) -> None:
+        seen.append((o.old["balance"], o.new["balance"], t.query(select(func.sum(a.c.balance)))))
+
+    with bank.db.transaction() as t:
+        t.execute(sql_update(a).values(balance=a.c.balance + 1))
+    assert seen == [(10, 11, [(32,)]), (20, 21, [(32,)])]

@@ -1,0 +1,75 @@
+"""Flushes of ordinary SQLAlchemy sessions: which rows they write, told before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+from sqlalchemy import Table, event, inspect
+from sqlalchemy.orm import Session, sessionmaker
+
+from activedb.errors import ConfigurationError
+
+__all__ = ["Flushed", "listen_to_flushes"]
+
+Flushed: TypeAlias = Callable[[Any, list[tuple[Table, tuple[Any, ...]]]], None]
+"""Called with the session and the tables and keys of the rows; a key not known yet is left out."""
+
+
+def listen_to_flushes(target: Any, before: Flushed, after: Flushed) -> Callable[[], None]:
+    """Call `before` and `after` around each flush of a session; returns what ends that.
+
+    Bulk statements (``session.execute(update(…))``) and rows of ``secondary`` tables are no
+    flushes of objects, and are not told of.
+
+    Parameters
+    ----------
+    target : Session, sessionmaker or subclass of Session
+        All sessions it makes are listened to.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is nothing of that sort.
+    """
+    is_class = isinstance(target, type) and issubclass(target, Session)
+    if not (is_class or isinstance(target, Session | sessionmaker)):
+        raise ConfigurationError(
+            f"watch() takes a sqlalchemy.orm Session, sessionmaker or Session class, not "
+            f"{type(target).__name__}"
+        )
+
+    def before_flush(session: Session, context: Any, instances: Any) -> None:
+        before(session, _rows(_written(session)))
+
+    def after_flush(session: Session, context: Any) -> None:
+        after(session, _rows(_written(session)))
+
+    event.listen(target, "before_flush", before_flush)
+    event.listen(target, "after_flush", after_flush)
+
+    def stop() -> None:
+        event.remove(target, "before_flush", before_flush)
+        event.remove(target, "after_flush", after_flush)
+
+    return stop
+
+
+def _written(session: Session) -> Iterable[Any]:
+    yield from session.new
+    yield from (each for each in session.dirty if session.is_modified(each))
+    yield from session.deleted
+
+
+def _rows(instances: Iterable[Any]) -> list[tuple[Table, tuple[Any, ...]]]:
+    found: dict[tuple[Table, tuple[Any, ...]], None] = {}
+    for instance in instances:
+        for mapper in inspect(instance).mapper.iterate_to_root():
+            table = mapper.local_table
+            if not isinstance(table, Table):
+                continue
+            properties = [mapper.get_property_by_column(c) for c in table.primary_key.columns]
+            key = tuple([getattr(instance, prop.key) for prop in properties])
+            if None not in key:
+                found[table, key] = None
+    return list(found)

@@ -1,0 +1,49 @@
+"""Rows of a statement: plain ones, or those of mapped classes as an ORM session loads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection
+from sqlalchemy import Row as SQLRow
+from sqlalchemy.engine.result import IteratorResult, SimpleResultMetaData
+from sqlalchemy.orm import Session as ORMSession
+
+__all__ = ["named_rows", "rows_of"]
+
+
+def rows_of(
+    connection: Connection, statement: Any, parameters: Mapping[str, Any] | None
+) -> list[SQLRow[Any]]:
+    """Run a SELECT; rows of mapped classes hold their objects, loaded and detached.
+
+    What an eager relationship loads is read over the same connection. The transaction of the
+    connection goes on.
+    """
+    values = dict(parameters or {})
+    if not _is_mapped(statement):
+        return list(connection.execute(statement, values).all())
+    if not connection.in_transaction():
+        connection.begin()  # else the ORM session would begin one of its own, and end it
+    orm = ORMSession(connection, autoflush=False, join_transaction_mode="rollback_only")
+    try:
+        result = orm.execute(statement, values)
+        if result._unique_filter_state is not None:
+            # A collection loaded by a join repeats its owner, and wants this said.
+            result = result.unique()
+        return list(result.all())
+    finally:
+        orm.expunge_all()
+        orm.close()
+
+
+def named_rows(names: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> list[SQLRow[Any]]:
+    """Rows as a SELECT gives them, of values that are known here."""
+    result: IteratorResult[Any] = IteratorResult(SimpleResultMetaData(names), iter(rows))
+    return list(result.all())
+
+
+def _is_mapped(statement: Any) -> bool:
+    described = getattr(statement, "column_descriptions", ())
+    return any(column.get("entity") is not None for column in described)

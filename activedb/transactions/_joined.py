@@ -1,0 +1,215 @@
+"""Transactions inside the caller's own: blocks over a connection that somebody else commits.
+
+The caller's transaction is the top-level transaction of a hierarchy. Each block is a child of it,
+and so is each savepoint that the caller sets meanwhile. What a block wrote is at the server when
+the block ends, for the caller to see. The top-level transaction ends as the caller's does.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakKeyDictionary
+
+from activedb.errors import ActiveDBError, TransactionAborted
+from activedb.store import BorrowedSession, borrow, connection_of, listen_to
+from activedb.transactions._deadlines import Limit
+from activedb.transactions._hierarchy import Hierarchy, Run
+from activedb.transactions._states import State
+from activedb.transactions._transaction import Transaction
+
+if TYPE_CHECKING:
+    from activedb.transactions._forest import Forest
+    from activedb.transactions._node import Node
+
+__all__ = ["Joined"]
+
+_LOOKS_MAX = 60
+
+
+class Joined:
+    """The callers' transactions that a forest takes part in.
+
+    Latch: ``_latch``; nothing else is taken under it.
+    """
+
+    def __init__(self, forest: Forest):
+        self._forest = forest
+        self._latch = threading.Lock()
+        self._followers: WeakKeyDictionary[Any, _Follower] = WeakKeyDictionary()
+
+    def block(self, given: Any, *, timeout: float | None = None) -> Transaction:
+        """A transaction inside that of the caller's connection or session, for one block.
+
+        Raises
+        ------
+        ConfigurationError
+            If the connection cannot be used; see `activedb.store.borrow`.
+        """
+        limit = Limit.after(timeout)
+        connection = connection_of(given)
+        with self._latch:
+            follower = self._followers.get(connection)
+        if follower is not None and follower.part is not None and follower.part.is_over:
+            follower.rolled_back()  # without a word: the connection was lost
+        if follower is None or follower.part is None:
+            session = borrow(self._forest.store, connection)
+            if follower is None:
+                follower = _Follower()
+                listen_to(connection, follower)
+                with self._latch:
+                    self._followers[connection] = follower
+            follower.part = _Part(self._forest, session)
+        return follower.part.block(limit)
+
+
+class _Follower:
+    """Follows a caller's connection; hands its moves to our part in the current transaction."""
+
+    def __init__(self) -> None:
+        self.part: _Part | None = None
+
+    def committing(self) -> None:
+        part, self.part = self.part, None
+        if part is not None:
+            part.committing()
+
+    def rolled_back(self) -> None:
+        part, self.part = self.part, None
+        if part is not None:
+            part.rolled_back()
+
+    def savepoint(self, name: str) -> None:
+        if self.part is not None:
+            self.part.savepoint(name)
+
+    def released(self, name: str) -> None:
+        if self.part is not None:
+            self.part.released(name)
+
+    def went_back(self, name: str) -> None:
+        if self.part is not None:
+            self.part.went_back(name)
+
+
+class _Part:
+    """Our part in one transaction of a caller, from the first block to the caller's end."""
+
+    def __init__(self, forest: Forest, session: BorrowedSession):
+        self._session = session
+        self._hierarchy = Hierarchy(session, Run())
+        self._top = _CallersTransaction(forest, self._hierarchy, None, label="caller")
+        self._savepoints: list[tuple[str, _Inside]] = []
+        self._block: Transaction | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self._top.state is not State.ACTIVE or self._session.is_over
+
+    def block(self, limit: Limit | None) -> Transaction:
+        self._hierarchy.forget()  # the caller may have written anything since
+        self._block = self._innermost().begin_inside(_Block, limit)
+        return self._block
+
+    def _innermost(self) -> _Inside:
+        node: _Inside = self._savepoints[-1][1] if self._savepoints else self._top
+        node.adopt()
+        return node
+
+    # -- what the caller does --------------------------------------------------------------
+
+    def committing(self) -> None:
+        self._hierarchy.forget()
+        self._top.adopt()
+        self._release_down_to(0)
+        number = self._session.number()
+        self._top.commit()
+        threading.Thread(
+            target=self._await_outcome, args=(number,), name="activedb-outcome", daemon=True
+        ).start()
+
+    def rolled_back(self) -> None:
+        self._top.adopt()
+        self._top.give_up(TransactionAborted("the caller rolled its transaction back"))
+
+    def savepoint(self, name: str) -> None:
+        if self._block is None or self._block.state is not State.ACTIVE:
+            self._savepoints.append((name, self._innermost().begin_inside(_Inside)))
+
+    def released(self, name: str) -> None:
+        place = self._place_of(name)
+        if place is not None:
+            self._release_down_to(place)
+
+    def went_back(self, name: str) -> None:
+        place = self._place_of(name)
+        if place is None:
+            return
+        while len(self._savepoints) > place:
+            _, node = self._savepoints.pop()
+            node.adopt()
+            node.give_up(TransactionAborted("the caller went back to a savepoint"))
+        self._hierarchy.forget(locks=True)
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _place_of(self, name: str) -> int | None:
+        names = [named for named, _ in self._savepoints]
+        return names.index(name) if name in names else None
+
+    def _release_down_to(self, place: int) -> None:
+        while len(self._savepoints) > place:
+            _, node = self._savepoints.pop()
+            node.adopt()
+            node.commit()
+
+    def _await_outcome(self, number: str) -> None:
+        """Ask what became of the caller's commit, of which nobody else tells."""
+        for _ in range(_LOOKS_MAX):
+            committed = self._session.outcome(number)
+            if committed is not None:
+                break
+        self._top.end_as(State.COMMITTED if committed else State.ABORTED)
+
+
+K = TypeVar("K", bound=Transaction)
+
+
+class _Inside(Transaction):
+    """A transaction that follows the caller's moves, on whatever thread they are made."""
+
+    def adopt(self) -> None:
+        """Let the calling thread use it from now on."""
+        self._thread = threading.get_ident()
+
+    def begin_inside(self, kind: type[K], limit: Limit | None = None) -> K:
+        """A child of this kind, which has begun."""
+        self._check_usable()
+        self._offer()
+        return kind(self.forest, self.hierarchy, self, label=self.next_label(), limit=limit)
+
+    def give_up(self, reason: ActiveDBError) -> None:
+        """Abort with whatever is open inside."""
+        self.doom(reason)
+        self._abort(reason)
+
+
+class _Block(Transaction):
+    """A block: what it wrote goes to the server when it commits, or is refused with it alone."""
+
+    def _delegate(self, parent: Node) -> None:
+        with self.hierarchy.undoing():
+            self.hierarchy.check(self.workspace, parent.workspace)
+        super()._delegate(parent)
+
+
+class _CallersTransaction(_Inside):
+    """The caller's transaction; when it is ready to commit it waits for what the caller does."""
+
+    def _end(self, state: State) -> None:
+        if state is not State.COMMITTED:
+            super()._end(state)
+
+    def end_as(self, state: State) -> None:
+        """End as the caller's transaction has ended."""
+        super()._end(state)

@@ -1,0 +1,109 @@
+"""Waiting for a superior that works in parallel to offer what it holds."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from lockmgr import DeadlockReport, Edge, EdgeKind, LockManager
+
+if TYPE_CHECKING:
+    from activedb.transactions._node import Node
+
+__all__ = ["Offers"]
+
+_LOOK_EVERY_S = 0.02
+
+
+class Offers:
+    """Who waits for whose offer.
+
+    To the lock manager a child that asks for what its superior holds is in a deadlock: the
+    superior waits for the end of the child before it can commit. But a superior offers its locks
+    when it joins its children, or spawns one, so while it works the child only has to wait. It
+    does so here, outside the lock manager's graph, and looks for itself whether the superior has
+    come to wait for it.
+
+    Latch: ``_latch``; nothing else is taken under it.
+    """
+
+    def __init__(self, locks: Callable[[], LockManager]):
+        self._locks = locks
+        self._latch = threading.Lock()
+        self._awaited: dict[int, int] = {}
+
+    def may_be_made(self, node: Node, report: DeadlockReport) -> tuple[Node, Edge] | None:
+        """The superior on whose offer `node` may wait, and for what; None: it is a deadlock.
+
+        The cycle must be that of a child and its superior: what one wants the other holds, and
+        the other waits for its commit, or for that of one between them. O(depth).
+        """
+        first, *others = report.cycle
+        is_line = first.waiter == node.id and first.kind is EdgeKind.HELD
+        if not is_line or any(edge.kind is not EdgeKind.COMMIT for edge in others):
+            return None
+        superior: Node | None = node.parent
+        while superior is not None and superior.id != first.waited_for:
+            superior = superior.parent
+        # On one thread the superior would have offered before this one could run.
+        if superior is None or superior.is_on_thread_of(node):
+            return None
+        return superior, first
+
+    def await_one(self, node: Node, superior: Node, edge: Edge, until_s: float) -> bool:
+        """Wait until `superior` does not hold any more what `edge` is about, or `node` is doomed.
+
+        Returns False if that would be a deadlock, or when the time is up (on the monotonic
+        clock).
+        """
+        assert edge.resource is not None
+        assert edge.against is not None
+        locks, resource, mode = self._locks(), edge.resource, edge.against
+
+        def is_over() -> bool:
+            return node.is_doomed or not locks.holds(superior.id, resource, mode)
+
+        with self._latch:
+            self._awaited[node.id] = superior.id
+        try:
+            while not is_over():
+                left_s = until_s - time.monotonic()
+                if left_s <= 0 or self._is_blocked_by(superior.id, node.id):
+                    return False
+                pause_s = min(left_s, _LOOK_EVERY_S)
+                node.kin.pause(lambda event, s=pause_s: event.wait(s), is_over)  # type: ignore[misc]
+            return True
+        finally:
+            with self._latch:
+                del self._awaited[node.id]
+
+    def _is_blocked_by(self, superior: int, child: int) -> bool:
+        """Whether `superior` waits for `child`, other than to commit. O(graph).
+
+        Who is waited for because of an offer will offer before it waits to commit, so of that one
+        only what it waits for in the middle of its work counts.
+        """
+        edges: dict[int, list[Edge]] = {}
+        for edge in self._locks().snapshot().edges:
+            edges.setdefault(edge.waiter, []).append(edge)
+        with self._latch:
+            awaited = dict(self._awaited)
+        found = [(superior, False)]
+        seen = set(found)
+        for tid, counts_commit in found:  # grows while it is walked
+            targets = [
+                (edge.waited_for, True)
+                for edge in edges.get(tid, ())
+                if counts_commit or edge.kind is not EdgeKind.COMMIT
+            ]
+            if counts_commit and tid in awaited:
+                targets.append((awaited[tid], False))
+            for target in targets:
+                if target[0] == child:
+                    return True
+                if target not in seen:
+                    seen.add(target)
+                    found.append(target)
+        return False

@@ -1,0 +1,152 @@
+"""Trying again: which errors are worth it, how often, and after which pause."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from activedb.config import Settings
+from activedb.errors import (
+    ConnectionLost,
+    Deadlock,
+    LockNotAvailable,
+    LockTimeout,
+    SerializationConflict,
+)
+from activedb.metrics import Counters
+
+if TYPE_CHECKING:
+    from activedb.transactions._deadlines import Limit
+    from activedb.transactions._node import Node
+
+__all__ = ["Retries"]
+
+T = TypeVar("T")
+
+_CAUSES: dict[type[Exception], str] = {
+    Deadlock: "deadlocks",
+    LockTimeout: "lock_timeouts",
+    SerializationConflict: "serialization_conflicts",
+    ConnectionLost: "connections_lost",
+}
+
+
+class Retries:
+    """Makes attempts until one succeeds or trying again is of no use.
+
+    Attributes
+    ----------
+    random : random.Random
+        Where the pauses' lengths come from.
+    wait : callable ``(event, seconds)``
+        Pauses, at most until the event is set; a test may put something faster here.
+    """
+
+    def __init__(self, settings: Settings, counters: Counters):
+        self.random = random.Random()  # noqa: S311  # spreads retries, no secret
+        self.wait: Callable[[threading.Event, float], object] = threading.Event.wait
+        self._settings = settings
+        self._counters = counters
+
+    def run(
+        self,
+        attempt: Callable[[], T],
+        *,
+        name: Callable[[], str],
+        within: Node | None = None,
+        limit: Limit | None = None,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> T:
+        """Make `attempt`, again when it fails in a way that makes that safe.
+
+        Parameters
+        ----------
+        name : callable
+            Names the work, for messages.
+        within : Node, optional
+            The parent of the attempts' transactions. If its flat transaction is broken, or the
+            attempt has been made as often as allowed, the error is left to its superiors.
+        limit : Limit, optional
+            The time that all tries have.
+        stopped : callable
+            Whether the next attempt will be refused, so that no pause is needed before it.
+        """
+        for number in itertools.count(1):
+            try:
+                return attempt()
+            except BaseException as error:
+                if not self._is_worth_another(error, number, within):
+                    if number > 1:
+                        error.add_note(f"{name()} was tried {number} times")
+                    raise
+                self._counters.add(f"retries_after_{_cause(error)}")
+                self._pause(error, number, within, limit, stopped)
+                if limit is not None and limit.left_s <= 0:
+                    timeout = limit.error(name())
+                    timeout.add_note(f"{name()} was tried {_times(number)}")
+                    raise timeout from error
+                self._counters.add("transactions_retried")
+        raise AssertionError("unreachable")
+
+    def _is_worth_another(self, error: BaseException, number: int, within: Node | None) -> bool:
+        """Whether to try again after the `number`-th attempt has failed with `error`."""
+        if not isinstance(error, tuple(_CAUSES)) or isinstance(error, LockNotAvailable):
+            return False
+        inside = within is not None
+        if isinstance(error, ConnectionLost) and (inside or error.committed is not False):
+            return False
+        is_spent = number > self._settings.retries_max
+        if is_spent:
+            self._counters.add("retries_exhausted")
+        if within is not None:
+            # Inside a hierarchy only a deadlock is worth another try: a lock that was not
+            # granted in time will not be, as long as the superiors keep what they have.
+            is_spent |= not isinstance(error, Deadlock) or error.exhausted
+            is_spent |= within.hierarchy.broken is not None or within.is_doomed
+        if is_spent and isinstance(error, Deadlock):
+            error.exhausted = True
+        return not is_spent
+
+    def delay_s(self, error: BaseException, number: int) -> float:
+        """Random length of the pause after the `number`-th attempt has failed with `error`.
+
+        Doubles, up to a bound, with each attempt. After a deadlock or a conflict any part of that
+        is waited for ("full jitter"), so that those who met do not meet again. A server that was
+        restarted needs its time, so at least half of it is waited for a lost connection.
+        """
+        s = self._settings
+        if isinstance(error, ConnectionLost):
+            longest_ms = min(s.reconnect_pause_ms * 2 ** (number - 1), s.reconnect_pause_ms_max)
+            return self.random.uniform(longest_ms / 2, longest_ms) / 1_000
+        longest_ms = min(s.retry_pause_ms * 2 ** (number - 1), s.retry_pause_ms_max)
+        return self.random.uniform(0, longest_ms) / 1_000
+
+    def _pause(
+        self,
+        error: BaseException,
+        number: int,
+        within: Node | None,
+        limit: Limit | None,
+        stopped: Callable[[], bool],
+    ) -> None:
+        delay_s = self.delay_s(error, number)
+        if limit is not None:
+            delay_s = max(0.0, min(delay_s, limit.left_s))
+        if within is None:
+            self.wait(threading.Event(), delay_s)
+        else:
+            parent = within
+            parent.kin.pause(
+                lambda event: self.wait(event, delay_s), lambda: stopped() or parent.is_doomed
+            )
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"
+
+
+def _cause(error: BaseException) -> str:
+    return next(name for kind, name in _CAUSES.items() if isinstance(error, kind))

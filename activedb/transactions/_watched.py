@@ -1,0 +1,69 @@
+"""Flushes of ordinary SQLAlchemy sessions as data events, in the session's own transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from activedb.store import Key, Row, TableSpec, listen_to_flushes
+
+if TYPE_CHECKING:
+    from activedb.transactions._forest import Forest
+    from activedb.transactions._transaction import Transaction
+
+__all__ = ["Watched"]
+
+_Rows = dict[tuple[TableSpec, Key], Row | None]
+
+
+class Watched:
+    """The sessions whose flushes raise data events.
+
+    Before a flush its rows are locked, as any transaction locks what it writes, and read; after
+    it they are read again, and the listener hears of those that have changed.
+    """
+
+    def __init__(self, forest: Forest):
+        self._forest = forest
+        self._stops: list[Callable[[], None]] = []
+        self._old: WeakKeyDictionary[Any, _Rows] = WeakKeyDictionary()
+
+    def watch(self, target: Any) -> None:
+        """Listen to a session, or to all that a sessionmaker or Session class makes."""
+        self._stops.append(listen_to_flushes(target, self._before, self._after))
+
+    def close(self) -> None:
+        """Listen no longer; safe to call again."""
+        while self._stops:
+            self._stops.pop()()
+
+    def _before(self, session: Any, written: list[tuple[Any, tuple[Any, ...]]]) -> None:
+        if written:
+            with self._locked(session, written) as (_, rows):
+                self._old[session] = rows
+
+    def _after(self, session: Any, written: list[tuple[Any, tuple[Any, ...]]]) -> None:
+        old = self._old.pop(session, {})
+        if written:
+            with self._locked(session, written) as (t, rows):
+                for (spec, key), new in rows.items():
+                    before = old.get((spec, key))
+                    if before != new:
+                        self._forest.listener.changed(t, spec, before, new)
+
+    @contextmanager
+    def _locked(
+        self, session: Any, written: list[tuple[Any, tuple[Any, ...]]]
+    ) -> Iterator[tuple[Transaction, _Rows]]:
+        by_spec: dict[TableSpec, list[Key]] = {}
+        for table, key in written:
+            spec = self._forest.tables.spec(table)
+            by_spec.setdefault(spec, []).append(spec.key(key))
+        with self._forest.joined.block(session) as t:
+            rows: _Rows = {}
+            for spec, keys in by_spec.items():
+                for key, row in t.lock_rows(spec, sorted(keys)).items():
+                    rows[spec, key] = row
+            yield t, rows

@@ -1,0 +1,124 @@
+"""The flush of a large write set beside what one would write by hand for it.
+
+By hand: a binary COPY into a temporary table, then INSERT … ON CONFLICT DO UPDATE, then COMMIT.
+Ours is the whole end of a top-level transaction: the checks, the write set, the flush, the commit
+on the server, the release of the locks on all of its rows.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Sequence
+
+import psycopg
+from psycopg import sql
+from sqlalchemy import Column, Float, Integer, String, Table
+
+import activedb
+from benchmarks._nested_parts import Figure
+from benchmarks._nested_rows import Server
+
+__all__ = ["Flush"]
+
+_PEER = "COPY and INSERT ... ON CONFLICT"
+_COLUMNS = ("id", "owner", "balance", "rate")
+_TYPES = ("int4", "text", "int4", "float8")
+
+_Record = tuple[int, str, int, float]
+
+
+class Flush:
+    """One run writes `rows` new rows, then changes all of them, by ours and by hand in turn.
+
+    Each has a table of its own, emptied and vacuumed before each run.
+    """
+
+    def __init__(self, server: Server, rows: int):
+        self._rows = rows
+        self._db = server.database(threads=4)
+        self._connection = server.connection()
+        self._ours, self._theirs = (self._table(f"flush_{who}") for who in ("ours", "theirs"))
+        self._db.create_all()
+
+    def close(self) -> None:
+        """Close the database and the connection."""
+        self._connection.close()
+        self._db.close()
+
+    def __call__(self) -> dict[str, Figure]:
+        """Do one run; rows per second."""
+        self._empty()
+        new = [(n, f"owner {n}", 0, n / 3) for n in range(self._rows)]
+        changed = [(n, owner, n + 1, rate / 2) for n, owner, _, rate in new]
+        return {
+            "flush_rows_per_s": self._in_turn(self._insert, new),
+            "flush_updates_per_s": self._in_turn(self._update, changed),
+        }
+
+    def _in_turn(
+        self, ours: Callable[[Sequence[_Record]], float], records: Sequence[_Record]
+    ) -> Figure:
+        taken_s = ours(records)
+        by_hand_s = self._by_hand(records)
+        return Figure(len(records) / taken_s, "rows/s", _PEER, len(records) / by_hand_s)
+
+    def _insert(self, records: Sequence[_Record]) -> float:
+        """Seconds that the end of a transaction with these new rows takes."""
+        with self._db.transaction() as t:
+            t.get_many(self._ours, range(self._rows), for_update=True)  # one round trip
+            for record in records:
+                t.insert(self._ours, dict(zip(_COLUMNS, record, strict=True)))
+            started_s = _now_s()
+        return time.perf_counter() - started_s
+
+    def _update(self, records: Sequence[_Record]) -> float:
+        """Seconds that the end of a transaction that changed the rows to these takes."""
+        with self._db.transaction() as t:
+            t.get_many(self._ours, range(self._rows), for_update=True)
+            for number, _, balance, rate in records:
+                t.update(self._ours, number, balance=balance, rate=rate)
+            started_s = _now_s()
+        return time.perf_counter() - started_s
+
+    def _by_hand(self, records: Sequence[_Record]) -> float:
+        connection = self._connection
+        started_s = _now_s()
+        connection.execute("CREATE TEMPORARY TABLE came (LIKE flush_theirs) ON COMMIT DROP")
+        with (
+            connection.cursor() as cursor,
+            cursor.copy("COPY came FROM STDIN (FORMAT BINARY)") as copy,
+        ):
+            copy.set_types(_TYPES)
+            for record in records:
+                copy.write_row(record)
+        connection.execute(
+            "INSERT INTO flush_theirs SELECT * FROM came ON CONFLICT (id) DO UPDATE "
+            "SET owner = excluded.owner, balance = excluded.balance, rate = excluded.rate"
+        )
+        connection.commit()
+        return time.perf_counter() - started_s
+
+    def _empty(self) -> None:
+        self._connection.autocommit = True
+        for table in ("flush_ours", "flush_theirs"):
+            name = sql.Identifier(table)
+            self._connection.execute(sql.SQL("TRUNCATE {}").format(name))
+            self._connection.execute(sql.SQL("VACUUM ANALYZE {}").format(name))
+        self._connection.autocommit = False
+
+    def _table(self, name: str) -> Table:
+        return Table(
+            name,
+            self._db.metadata,
+            Column("id", Integer, primary_key=True, autoincrement=False),
+            Column("owner", String(40), nullable=False),
+            Column("balance", Integer, nullable=False),
+            Column("rate", Float),
+        )
+
+
+def _now_s() -> float:
+    """Read the clock after what is no part of the measurement has been swept away."""
+    gc.collect()
+    return time.perf_counter()

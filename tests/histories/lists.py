@@ -1,0 +1,160 @@
+"""Lists that grow, kept in tables in three ways; each way relies on other locks.
+
+``text``: a row per list, so rows are read and written. ``scan``: a row per value, found by
+``t.query``, so phantoms matter; a row per list says how long it is. ``absent``: a row per value,
+looked up one by one until there is none, so it matters that absent rows stay absent.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Column, Integer, String, Table, Text, insert, select, text, update
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Mapping
+
+    from sqlalchemy import Connection
+
+    from activedb import Database, Transaction
+
+KINDS = ("text", "scan", "absent")
+
+
+class Lists:
+    """The tables of one kind, declared and created."""
+
+    is_scan = False
+
+    def __init__(self, db: Database):
+        self.declare(db)
+        db.create_all()
+
+    def declare(self, db: Database) -> None:
+        raise NotImplementedError
+
+    def read(self, t: Transaction, key: str) -> list[int]:
+        """The whole list."""
+        raise NotImplementedError
+
+    def append(
+        self, t: Transaction, key: str, value: int, chance: random.Random
+    ) -> list[int] | None:
+        """Append a value; returns the list before, if it had to be read."""
+        raise NotImplementedError
+
+    ROWS: str
+    """Statement that lists the rows, for whoever looks without activedb."""
+
+    @classmethod
+    def found(cls, connection: Connection) -> dict[str, list[int]]:
+        """All lists, as a plain connection sees them."""
+        lists: dict[str, list[int]] = {}
+        for key, value in connection.execute(text(cls.ROWS)):
+            lists.setdefault(key, []).append(value)
+        return lists
+
+
+class TextLists(Lists):
+    ROWS = "SELECT id, items FROM texts"
+
+    def declare(self, db: Database) -> None:
+        self._texts = Table(
+            "texts",
+            db.metadata,
+            Column("id", String(20), primary_key=True),
+            Column("items", Text, nullable=False),
+        )
+
+    def read(self, t: Transaction, key: str) -> list[int]:
+        return self._values(t.get(self._texts, key))
+
+    def append(self, t: Transaction, key: str, value: int, chance: random.Random) -> list[int]:
+        row = t.get(self._texts, key, for_update=chance.random() < 0.7)
+        values = self._values(row)
+        items = json.dumps([*values, value])
+        if row is None:
+            t.insert(self._texts, {"id": key, "items": items})
+        else:
+            t.update(self._texts, key, items=items)
+        return values
+
+    @staticmethod
+    def _values(row: Mapping[str, object] | None) -> list[int]:
+        return [] if row is None else json.loads(str(row["items"]))
+
+    @classmethod
+    def found(cls, connection: Connection) -> dict[str, list[int]]:
+        return {key: json.loads(items) for key, items in connection.execute(text(cls.ROWS))}
+
+
+class ScanLists(Lists):
+    is_scan = True
+    ROWS = "SELECT list, value FROM scan_items ORDER BY list, position"
+
+    def declare(self, db: Database) -> None:
+        self._lengths = Table(
+            "lengths",
+            db.metadata,
+            Column("list", String(20), primary_key=True),
+            Column("length", Integer, nullable=False),
+        )
+        self._items = Table(
+            "scan_items",
+            db.metadata,
+            Column("list", String(20), primary_key=True),
+            Column("position", Integer, primary_key=True),
+            Column("value", Integer, nullable=False),
+        )
+
+    def read(self, t: Transaction, key: str) -> list[int]:
+        items = self._items
+        wanted = select(items.c.value).where(items.c.list == key).order_by(items.c.position)
+        return [value for (value,) in t.query(wanted)]
+
+    def append(self, t: Transaction, key: str, value: int, chance: random.Random) -> None:
+        row = t.get(self._lengths, key, for_update=True)
+        length = 1
+        if row is None:
+            t.insert(self._lengths, {"list": key, "length": length})
+        else:
+            length = row["length"] + 1
+            if chance.random() < 0.1:
+                longer = update(self._lengths).where(self._lengths.c.list == key)
+                assert t.execute(longer.values(length=self._lengths.c.length + 1)) == 1
+            else:
+                t.update(self._lengths, key, length=length)
+        values = {"list": key, "position": length, "value": value}
+        if chance.random() < 0.3:
+            t.execute(insert(self._items).values(**values))
+        else:
+            t.insert(self._items, values)
+
+
+class AbsentLists(Lists):
+    ROWS = "SELECT list, value FROM items ORDER BY list, position"
+
+    def declare(self, db: Database) -> None:
+        self._items = Table(
+            "items",
+            db.metadata,
+            Column("list", String(20), primary_key=True),
+            Column("position", Integer, primary_key=True),
+            Column("value", Integer, nullable=False),
+        )
+
+    def read(self, t: Transaction, key: str) -> list[int]:
+        values: list[int] = []
+        while (row := t.get(self._items, (key, len(values) + 1))) is not None:
+            values.append(row["value"])
+        return values
+
+    def append(self, t: Transaction, key: str, value: int, chance: random.Random) -> list[int]:
+        values = self.read(t, key)
+        t.insert(self._items, {"list": key, "position": len(values) + 1, "value": value})
+        return values
+
+
+LISTS: dict[str, type[Lists]] = {"text": TextLists, "scan": ScanLists, "absent": AbsentLists}

@@ -1,0 +1,199 @@
+"""Tellers move money between accounts: ``python -m tests.histories.teller '{"url": …}'``.
+
+Every transfer leaves a note in its own transaction, so the notes say what each balance must be.
+A log says what was tried and what was reported; its lines go out at once::
+
+    try NAME          before a transfer is begun
+    done NAME         it was reported as committed
+    failed NAME       it was reported as not committed
+    off WHAT          a sum that was not what it had to be
+    sum N             so many sums have been right
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import func, select, update
+
+import activedb as adb
+from activedb.errors import (
+    ConnectionLost,
+    Deadlock,
+    LockTimeout,
+    SerializationConflict,
+    TransactionAborted,
+)
+from tests.databases import in_thread
+from tests.transactions.bank import Bank, open_bank
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from activedb import Transaction
+
+ACCOUNTS = 6
+BALANCE = 100_000  # cents
+TOTAL = ACCOUNTS * BALANCE
+THREADS = 3
+WAIT_S_MAX = 150
+
+
+class Overdrawn(Exception):
+    """What a leg of a transfer raises, to be caught by the transfer."""
+
+
+class Teller:
+    """Makes transfers on one database, each in some style of nesting."""
+
+    def __init__(self, bank: Bank, log: Callable[[str], object], name: str):
+        self._bank = bank
+        self._log = log
+        self._name = name
+
+    def work(self, seed: int, transfers: int) -> None:
+        chance = random.Random(seed)
+        for number in range(transfers):
+            name = f"{self._name}.{number}"
+            self._log(f"try {name}")
+            try:
+                self._bank.db.run(self.transfer, name, chance.randrange(2**32))
+            except (TransactionAborted, Deadlock, LockTimeout, SerializationConflict):
+                self._log(f"failed {name}")
+            except ConnectionLost as error:
+                if error.committed is False:
+                    self._log(f"failed {name}")
+            else:
+                self._log(f"done {name}")
+
+    def audit(self, stop: threading.Event) -> None:
+        """Scan the accounts again and again, in a child and in its parent."""
+        right = 0
+        while not stop.wait(0.01):
+            try:
+                sums = self._bank.db.run(lambda t: [t.spawn(self.total).result(), self.total(t)])
+            except (Deadlock, LockTimeout, SerializationConflict):
+                continue
+            if sums == [TOTAL, TOTAL]:
+                right += 1
+                self._log(f"sum {right}")
+            else:
+                self._log(f"off {sums} in a scan")
+
+    def total(self, t: Transaction) -> int:
+        return int(t.query(select(func.sum(self._bank.accounts.c.balance)))[0][0])
+
+    def transfer(self, t: Transaction, name: str, seed: int) -> None:
+        """Move an amount, with children that fail on the way; tried again, it does the same."""
+        chance = random.Random(seed)
+        source, target = chance.sample(range(ACCOUNTS), 2)
+        amount = chance.randint(1, 9_999)
+        for _ in range(chance.randint(0, 2)):
+            self._fail(t, chance)
+        style = chance.choice(("spawn", "block", "deep", "execute", "scan"))
+        if style == "spawn":
+            legs = [t.spawn(self._add, source, -amount), t.spawn(self._add, target, amount)]
+            for leg in legs:
+                leg.result()
+        elif style == "block":
+            for account, more in ((source, -amount), (target, amount)):
+                with t.subtransaction() as s:
+                    self._add(s, account, more)
+        elif style == "deep":
+            with t.subtransaction() as s:
+                self._add(s, source, -amount)
+                with s.subtransaction() as r:
+                    r.spawn(self._add, target, amount)
+                    self._fail(r, chance)
+        elif style == "execute":
+            accounts = self._bank.accounts
+            less = update(accounts).where(accounts.c.id == source)
+            assert t.execute(less.values(balance=accounts.c.balance - amount)) == 1
+            t.spawn(self._add, target, amount).result()
+        else:
+            with t.subtransaction() as s:
+                self._add(s, source, -amount)
+                if (seen := self.total(s)) != TOTAL - amount:
+                    self._log(f"off {seen} beneath a transfer of {amount}")
+            self._add(t, target, amount)
+            if (seen := self.total(t)) != TOTAL:
+                self._log(f"off {seen} after a transfer of {amount}")
+        t.insert(self._bank.notes, {"text": f"{name} {source} {target} {amount}"})
+        if chance.random() < 0.1:
+            t.abort("the customer has changed their mind")
+
+    def _fail(self, t: Transaction, chance: random.Random) -> None:
+        """A child that changes balances, itself and through a child, and comes to nothing."""
+        accounts, how = (
+            chance.sample(range(ACCOUNTS), 2),
+            chance.choice(("abort", "raise", "spawn")),
+        )
+
+        def spoil(s: Transaction) -> None:
+            with s.subtransaction() as r:
+                self._add(r, accounts[0], 1_000_000)
+            s.insert(self._bank.notes, {"text": "spoilt 0 1 1"})
+            self._add(s, accounts[1], -5)
+            raise Overdrawn
+
+        if how == "abort":
+            with t.subtransaction() as s:
+                self._add(s, accounts[0], 77)
+                s.abort()
+            return
+        try:
+            if how == "spawn":
+                t.spawn(spoil).result()
+            else:
+                with t.subtransaction() as s:
+                    spoil(s)
+        except Overdrawn:
+            return
+        raise AssertionError("the child's error did not reach its parent")
+
+    def _add(self, t: Transaction, account: int, amount: int) -> None:
+        row = t.get(self._bank.accounts, account, for_update=amount % 3 > 0)
+        assert row is not None
+        t.update(self._bank.accounts, account, balance=row["balance"] + amount)
+
+
+def opened(db: adb.Database) -> Bank:
+    """The bank with its accounts, filled in by whoever comes first."""
+    return open_bank(db, dict.fromkeys(range(ACCOUNTS), BALANCE))
+
+
+def work(bank: Bank, log: Callable[[str], object], name: str, seed: int, transfers: int) -> None:
+    """Several tellers and an auditor, each on a thread, until all transfers are made."""
+    teller = Teller(bank, log, name)
+    stop = threading.Event()
+    auditor = in_thread(teller.audit, stop)
+    workers = [
+        in_thread(Teller(bank, log, f"{name}{letter}").work, seed + number, transfers)
+        for number, letter in enumerate("abc"[:THREADS])
+    ]
+    try:
+        for worker in workers:
+            worker.result(WAIT_S_MAX)
+    finally:
+        stop.set()
+    auditor.result(WAIT_S_MAX)
+
+
+def main(given: dict[str, Any]) -> None:
+    log = os.open(Path(given["log"]), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    with adb.connect(given["url"], lock_timeout_ms=2_000) as db:
+        bank = open_bank(db)
+        print("ready", flush=True)
+        sys.stdin.readline()
+        write = lambda line: os.write(log, f"{line}\n".encode())  # noqa: E731
+        work(bank, write, given["name"], given["seed"], given["transfers"])
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

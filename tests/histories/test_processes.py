@@ -1,0 +1,95 @@
+"""Histories of several processes on one Postgres, one of which is killed on the way."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+from sqlalchemy import Column, Integer, Table, text
+
+import activedb as adb
+from tests.databases import in_thread, until
+from tests.histories.elle import check
+from tests.histories.history import History, Outcome, parsed
+from tests.histories.lists import KINDS, LISTS
+from tests.histories.processes import Server, Worker
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+    from pathlib import Path
+
+pytestmark = pytest.mark.timeout(170)
+PROCESSES = 3
+TRANSACTIONS = 12  # of each of a process's two threads
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("kind", KINDS)
+def test_history_of_processes_one_of_which_is_killed_is_serializable(
+    database_url: str, kind: str, tmp_path: Path, scale: int
+) -> None:
+    seed = random.Random(f"{os.environ['ACTIVEDB_TEST_SEED']} {kind}").randrange(10**6)
+    print(f"seed {seed}")
+    server = Server(database_url)
+    server.find_deadlocks_quickly()
+    with adb.connect(database_url) as db:
+        LISTS[kind](db)
+    with contextlib.ExitStack() as stack:
+        workers = []
+        for number, name in enumerate("pqr"[:PROCESSES]):
+            task = {"url": database_url, "kind": kind, "name": name, "number": number, "seed": seed}
+            task["transactions"] = TRANSACTIONS * scale
+            worker = Worker("tests.histories.worker", task, tmp_path / f"{name}.log")
+            workers.append(stack.enter_context(worker))
+        for worker in workers:
+            worker.wait_ready()
+        for worker in workers:
+            worker.go()
+        killed, *others = workers
+        killed.kill_after(random.Random(seed).randrange(40, 120) * scale)
+        for worker in others:
+            worker.finish()
+        lines = [line for worker in workers for line in worker.lines()]
+    server.wait_idle()
+    history = History.of(parsed(lines), server.look(LISTS[kind].found))
+    tops = [node for node in history.nodes.values() if node.parent is None]
+    assert check(history) == [], seed
+    assert sum(node.outcome is Outcome.COMMITTED for node in tops) > 10, seed
+    assert any(node.outcome is Outcome.ABORTED for node in history.nodes.values())
+
+
+def test_absence_that_another_process_ends_is_no_error_of_the_program(database_url: str) -> None:
+    """Two databases over one server stand for two processes: they share no locks of ours."""
+    server = Server(database_url)
+    server.find_deadlocks_quickly()
+    waiting = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+
+    def is_waiting() -> bool:
+        return bool(server.look(lambda connection: connection.scalar(waiting)))
+
+    with adb.connect(database_url) as one, adb.connect(database_url) as other:
+        tables = {}
+        for db in (one, other):
+            tables[db] = [
+                Table(name, db.metadata, Column("id", Integer, primary_key=True))
+                for name in ("firsts", "seconds")
+            ]
+            db.create_all()
+        others: list[Future[bool]] = []
+
+        def make(t: adb.Transaction, db: adb.Database) -> bool:
+            first, second = tables[db]
+            if t.get(first, 1) is not None:
+                return False
+            if db is one and not others:
+                others.append(in_thread(other.run, make, other))
+                until(lambda: others[0].done() or is_waiting())
+            t.insert(first, {"id": 1})
+            t.insert(second, {"id": 1})
+            return True
+
+        made = [in_thread(one.run, make, one).result(20), others[0].result(20)]
+        assert sorted(made) == [False, True]

@@ -1,0 +1,317 @@
+"""The server is killed, or the way to it is cut: work is done once, or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import signal
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+from sqlalchemy import make_url, select, text
+from sqlalchemy.exc import DBAPIError
+
+import activedb as adb
+from activedb.errors import ConnectionLost
+from activedb.store._store import TRIGGER_POINTS
+from activedb.store.embedded import EmbeddedServer
+from tests.databases import in_thread, until
+from tests.histories import teller
+from tests.histories.processes import Server
+from tests.histories.proxy import Proxy, When
+from tests.histories.shop import open_shop, orders_found
+from tests.histories.test_bank import found, judge, seed_of
+from tests.servers import temporary_folder
+from tests.store.server_users import postmaster, server_processes, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from activedb import Transaction
+
+pytestmark = [pytest.mark.crash, pytest.mark.timeout(60)]
+AFTER = "after commit"
+COMMIT_POINTS = [point for point in TRIGGER_POINTS if "child" not in point]
+
+
+class Mortal:
+    """A server of these tests' own that can be killed and started again."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self._uses = [EmbeddedServer.start(folder)]
+        self.url = self._uses[0].url
+
+    def kill(self) -> None:
+        """Kill the postmaster with SIGKILL; return when all of its processes are gone."""
+        postmaster(self._uses[0].home).kill()
+        wait_until(lambda: not server_processes(self._uses[0].home))
+
+    def start(self) -> None:
+        """Start it again; it answers at the same place."""
+        self._uses.append(EmbeddedServer.start(self.folder))
+
+    def restart(self) -> None:
+        self.kill()
+        self.start()
+
+    def kill_backend(self, number: int) -> None:
+        """Kill one process of the server with SIGKILL, after which all the others start anew."""
+        (process,) = (p for p in server_processes(self._uses[0].home) if p.pid == number)
+        process.send_signal(signal.SIGKILL)
+
+    def close(self) -> None:
+        if not server_processes(self._uses[0].home):
+            self.start()
+        for use in self._uses:
+            use.close()
+
+
+@pytest.fixture(scope="module")
+def _mortal() -> Iterator[Mortal]:
+    with temporary_folder() as folder:
+        server = Mortal(folder)
+        yield server
+        server.close()
+
+
+@pytest.fixture
+def mortal(_mortal: Mortal) -> Mortal:
+    """A running server; tests share it, to save time."""
+    if not server_processes(_mortal.folder):
+        _mortal.start()
+    return _mortal
+
+
+@pytest.fixture
+def url(mortal: Mortal) -> str:
+    """An empty database on it, which goes when the server does."""
+    name = f"test_{secrets.token_hex(6)}"
+    Server(mortal.url).run(f"CREATE DATABASE {name}")
+    return make_url(mortal.url).set(database=name).render_as_string(hide_password=False)
+
+
+def once(call: Callable[[], object]) -> Callable[[], None]:
+    """`call` for the first time, nothing from then on."""
+    left = [call]
+
+    def call_once() -> None:
+        if left:
+            left.pop()()
+
+    return call_once
+
+
+def test_server_killed_between_transactions_is_found_again(mortal: Mortal, url: str) -> None:
+    with adb.connect(url) as db:
+        shop = open_shop(db)
+        shop.buy(1)
+        mortal.restart()
+        assert Server(url).look(orders_found) == [1]
+        shop.buy(2)
+        assert Server(url).look(orders_found) == [2]
+
+
+@pytest.mark.parametrize("moment", ["begun", "half", "written"])
+def test_server_killed_within_a_transaction_has_it_tried_again(
+    mortal: Mortal, url: str, moment: str
+) -> None:
+    with adb.connect(url) as db:
+        shop = open_shop(db)
+        shop.buy(1)
+        reached = []
+        restart = once(mortal.restart)
+
+        def between(where: str) -> None:
+            reached.append(where)
+            if where == moment:
+                restart()
+
+        shop.buy(2, between)
+        assert reached.count("begun") == 2
+        assert Server(url).look(orders_found) == [2]
+
+
+@pytest.mark.parametrize("point", COMMIT_POINTS)
+def test_server_killed_at_a_point_of_a_commit_leaves_the_work_done_once(
+    mortal: Mortal, url: str, point: str
+) -> None:
+    with adb.connect(url) as db:
+        shop = open_shop(db)
+        shop.buy(1)
+        restart = once(mortal.restart)
+        db._store.trigger = lambda reached: restart() if reached == point else None
+        begun: list[str] = []
+        shop.buy(2, lambda where: begun.append(where) if where == "begun" else None)
+        assert len(begun) == (1 if point == AFTER else 2)
+        assert Server(url).look(orders_found) == [2]
+
+
+def test_server_that_stays_away_is_reported_and_nothing_is_there(mortal: Mortal, url: str) -> None:
+    with adb.connect(url, lock_timeout_ms=1_000) as db:
+        shop = open_shop(db)
+        shop.buy(1)
+        kill = once(mortal.kill)
+        with pytest.raises(ConnectionLost) as lost:
+            shop.buy(2, lambda where: kill() if where == "half" else None)
+        assert lost.value.committed is False
+        with pytest.raises(ConnectionLost) as lost:
+            shop.buy(2)
+        assert lost.value.committed is False
+        mortal.start()
+        assert Server(url).look(orders_found) == [1]
+        shop.buy(2)
+        assert Server(url).look(orders_found) == [2]
+
+
+def test_sessions_ended_by_the_server_have_their_transaction_tried_again(
+    mortal: Mortal, url: str
+) -> None:
+    end = text(
+        "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+    with adb.connect(url) as db:
+        shop = open_shop(db)
+        shop.buy(1)
+        end_all = once(lambda: Server(url).look(lambda connection: connection.execute(end).all()))
+        shop.buy(2, lambda where: end_all() if where == "half" else None)
+        assert Server(url).look(orders_found) == [2]
+
+
+def test_server_killed_while_children_work_ends_all_of_them_and_the_work_is_done_once(
+    mortal: Mortal, url: str
+) -> None:
+    restart = once(mortal.restart)
+    with adb.connect(url, threads=4) as db:
+        shop = open_shop(db)
+        shop.buy(1)
+        together = threading.Barrier(3)
+        begun: list[int] = []
+
+        def child(t: Transaction, number: int) -> int:
+            begun.append(number)
+            if len(begun) <= 3:
+                together.wait(20)
+                if number == 0:
+                    restart()
+            return len(t.query(select(shop.lines).where(shop.lines.c.goods == number)))
+
+        def work(t: Transaction) -> list[int]:
+            t.update(shop.stock, 0, last_order=1)
+            children = [t.spawn(child, number) for number in range(3)]
+            return [c.result() for c in children]
+
+        counts = in_thread(db.run, work).result(60)
+        assert sum(counts) == len(db.run(lambda t: t.query(select(shop.lines))))
+        assert Server(url).look(orders_found) == [1]
+
+
+@pytest.fixture
+def wire(url: str, tmp_path: Path) -> Iterator[Proxy]:
+    """The way to the server."""
+    with temporary_folder() as folder:
+        proxy = Proxy(url, folder)
+        yield proxy
+        proxy.close()
+
+
+def cut_commit(db: adb.Database, wire: Proxy, when: When) -> None:
+    """Have the next commit of a top-level transaction cut off."""
+    cut = once(lambda: setattr(wire, "cut", when))
+    db._store.trigger = lambda point: cut() if point == "before commit" else None
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_connection_cut_at_the_commit_leaves_the_work_done_once(
+    url: str, wire: Proxy, when: When
+) -> None:
+    begun: list[str] = []
+    with adb.connect(wire.url) as db:
+        shop = open_shop(db)
+        shop.buy(1)
+        cut_commit(db, wire, when)
+        shop.buy(2, lambda where: begun.append(where) if where == "begun" else None)
+        assert wire.cuts == 1
+        assert len(begun) == (2 if when == "before" else 1)
+        assert Server(url).look(orders_found) == [2]
+        shop.buy(3)
+    assert Server(url).look(orders_found) == [3]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_connection_cut_at_the_commit_for_good_is_reported_as_unknown(
+    url: str, wire: Proxy, when: When
+) -> None:
+    begun: list[str] = []
+    with adb.connect(wire.url, lock_timeout_ms=500) as db:
+        shop = open_shop(db)
+        shop.buy(1)
+        wire.on_cut = wire.take_down
+        cut_commit(db, wire, when)
+        with pytest.raises(ConnectionLost) as lost:
+            shop.buy(2, lambda where: begun.append(where) if where == "begun" else None)
+        assert lost.value.committed is None
+        assert len(begun) == 1, "tried again though it may have been done"
+        wire.is_down = False
+        expected = 1 if when == "before" else 2
+        until(lambda: Server(url).look(orders_found) == [expected])
+        shop.buy(expected + 1)
+    assert Server(url).look(orders_found) == [expected + 1]
+
+
+def test_commit_that_a_crash_undid_is_not_mistaken_for_another_with_its_number(
+    mortal: Mortal, url: str, wire: Proxy
+) -> None:
+    """A server whose backend is killed starts anew beneath its postmaster, and counts again.
+
+    Numbers of transactions that had not reached the disk are given out once more, so a question
+    about one that was lost is answered for another one, which has committed.
+    """
+    server = Server(url)
+    backend = text("SELECT pg_backend_pid()")
+    number = text("SELECT pg_current_xact_id()::text::bigint")
+
+    def crash_and_count_on() -> None:
+        before = server.look(lambda connection: connection.scalar(number))
+        with contextlib.suppress(DBAPIError):
+            server.look(lambda connection: mortal.kill_backend(connection.scalar(backend)))
+
+        def is_passed() -> bool:
+            with contextlib.suppress(DBAPIError):  # while it recovers
+                return bool(server.look(lambda connection: connection.scalar(number)) > before + 9)
+            return False
+
+        wait_until(is_passed)
+
+    with adb.connect(wire.url) as db:
+        shop = open_shop(db)
+        shop.buy(1)
+        wire.on_cut = crash_and_count_on
+        cut_commit(db, wire, "before")
+        told: bool | None = True
+        try:
+            shop.buy(2)
+        except ConnectionLost as lost:
+            told = lost.committed
+        assert wire.cuts == 1
+        # Tried again and done, or reported as unknown; but never as done when it is not.
+        assert server.look(orders_found) == ([2] if told else [1])
+
+
+def test_bank_whose_server_is_killed_again_and_again_is_never_off_by_a_cent(
+    mortal: Mortal, url: str, scale: int
+) -> None:
+    seed = seed_of("server")
+    lines: list[str] = []
+    with adb.connect(url, lock_timeout_ms=5_000) as db:
+        bank = teller.opened(db)
+        worker = in_thread(teller.work, bank, lines.append, "p", seed, 40 * scale)
+        for _ in range(2 * scale):
+            goal = len(lines) + 30
+            wait_until(lambda goal=goal: len(lines) >= goal or worker.done())  # type: ignore[misc]
+            mortal.restart()
+        worker.result(100)
+        judge(lines, Server(url).look(found), seed)

@@ -1,0 +1,170 @@
+"""Where scenarios are played: in memory, on Postgres from one process, on Postgres from several.
+
+``memory``
+    The memory twin.
+``postgres``
+    All transactions belong to one database object, as in a program with several threads.
+``apart``
+    Each top-level transaction belongs to a database object of its own. They share no lock manager,
+    so they meet on the server only, as the transactions of several processes do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import create_engine, event, make_url, text
+
+from tests.databases import place
+from tests.scenarios.schema import NAMES, declare
+from tests.scenarios.pool import WatchedPool
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sqlalchemy import Table
+
+    import activedb as adb
+
+MODES = ("memory", "postgres", "apart")
+DEADLOCK_TIMEOUT_MS = 25
+"""After how long a wait the server looks for a deadlock; its own default is a second."""
+
+_WAITS = text(
+    """
+    SELECT a.pid, pg_blocking_pids(a.pid),
+           coalesce((SELECT clock_timestamp() - min(l.waitstart) > make_interval(secs => :age_s)
+                     FROM pg_locks l WHERE l.pid = a.pid AND NOT l.granted), false)
+    FROM pg_stat_activity a
+    WHERE a.datname = current_database() AND a.wait_event_type = 'Lock'
+    """
+)
+
+
+class Ground:
+    """One mode, with the databases that are open there.
+
+    Attributes
+    ----------
+    mode : str
+        One of `MODES`.
+    """
+
+    def __init__(self, mode: str, server_url: str | None):
+        self.mode = mode
+        self._exit = contextlib.ExitStack()
+        self._databases: dict[Any, tuple[adb.Database, dict[str, Table]]] = {}
+        self._place: Any = None
+        self._owners: dict[int, int] = {}
+        self._server_url = server_url
+        if server_url is not None:
+            options = f"-c deadlock_timeout={DEADLOCK_TIMEOUT_MS}ms"
+            url = make_url(server_url).update_query_dict({"options": options})
+            where = url.render_as_string(hide_password=False)
+            self._place = self._exit.enter_context(place(where))
+            search = {"options": f"-c search_path={self._place._schema} -c lock_timeout=5s"}
+            self._engine = create_engine(
+                server_url, isolation_level="AUTOCOMMIT", connect_args=search
+            )
+            self._exit.callback(self._engine.dispose)
+            self._connection = self._exit.enter_context(self._engine.connect())
+
+    def close(self) -> None:
+        """Close every database."""
+        self._exit.close()
+
+    def clear(self) -> None:
+        """Empty the tables and start the numbering again."""
+        if self.mode == "memory":
+            self._exit.close()
+            self._databases.clear()
+            self._place = self._exit.enter_context(place(None))
+        else:
+            self.database("", {})
+            self._connection.execute(text(f"TRUNCATE {', '.join(NAMES)} RESTART IDENTITY CASCADE"))
+
+    def database(self, top: str, settings: dict[str, Any]) -> tuple[adb.Database, dict[str, Table]]:
+        """Return the database object for a top-level transaction, and its tables by name."""
+        key = (top if self.mode == "apart" else "", *sorted(settings.items()))
+        if key not in self._databases:
+            db = self._place.open(**{"threads": 12, "retries_max": 0, **settings})
+            db._forest.pool = WatchedPool(12)
+            tables = declare(db.metadata)
+            db.create_all()
+            if self.mode != "memory":
+                event.listen(db._store.engine, "checkout", self._checked_out)
+            self._databases[key] = db, tables
+        return self._databases[key]
+
+    def databases(self) -> list[adb.Database]:
+        """All that are open."""
+        return [db for db, _ in self._databases.values()]
+
+    def insert(self, table: str, rows: list[dict[str, Any]]) -> None:
+        """Commit rows to start from."""
+        db, tables = self.database("", {})
+        with db.transaction() as t:
+            for row in rows:
+                t.insert(tables[table], row)
+
+    def committed(self) -> dict[tuple[str, int], dict[str, Any]]:
+        """Return the committed rows, by table and key, as the store has them."""
+        db, tables = self.database("", {})
+        with self._reading(db) as connection:
+            return {
+                (name, row["id"]): dict(row)
+                for name, table in tables.items()
+                for row in connection.execute(table.select().order_by(table.c.id)).mappings()
+            }
+
+    @contextlib.contextmanager
+    def _reading(self, db: adb.Database) -> Iterator[Any]:
+        if self.mode != "memory":
+            yield self._connection
+        else:
+            with db._store.short() as connection:
+                yield connection
+
+    # -- what the server says ----------------------------------------------------------------
+
+    def server_waits(self) -> dict[int, set[int]]:
+        """Return who waits on the server for whom, by the thread that uses the connection.
+
+        Only waits that will go on for ever unless somebody ends: those in which the server has
+        looked for a deadlock, and that are in none.
+        """
+        rows = self._connection.execute(_WAITS, {"age_s": 2 * DEADLOCK_TIMEOUT_MS / 1_000}).all()
+        graph = {pid: set(blockers) for pid, blockers, _ in rows}
+        settled = {pid for pid, _, old in rows if old and not _reaches(graph, pid, pid)}
+        return {
+            self._owners[pid]: {self._owners.get(blocker, 0) for blocker in graph[pid]}
+            for pid in settled
+            if pid in self._owners
+        }
+
+    def _checked_out(self, connection: Any, record: object, proxy: object) -> None:
+        self._owners[connection.info.backend_pid] = threading.get_ident()
+
+    def kill(self) -> None:
+        """End the server's side of everything, after a scenario that failed."""
+        if self.mode != "memory":
+            pids = list(self._owners)
+            self._connection.execute(
+                text("SELECT pg_terminate_backend(pid) FROM unnest(:pids) AS pid"), {"pids": pids}
+            )
+
+
+def _reaches(graph: dict[int, set[int]], start: int, end: int) -> bool:
+    """Tell whether a path of at least one edge leads from `start` to `end`."""
+    seen: set[int] = set()
+    ahead = list(graph.get(start, ()))
+    while ahead:
+        node = ahead.pop()
+        if node == end:
+            return True
+        if node not in seen:
+            seen.add(node)
+            ahead += graph.get(node, ())
+    return False

@@ -1,0 +1,80 @@
+"""Is what happened as if the transactions had run one after the other?
+
+The committed top-level transactions are replayed by a naive model, in every order, until one is
+found in which each step would have come to the same, and so would the committed rows. Inside a
+hierarchy the steps keep the order in which they ended.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tests.scenarios.operations import Operation, foresee
+from tests.transactions.model import Model, Node
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened: to which transaction, what, and what came of it.
+
+    `what` is ``begin``, ``commit``, ``abort`` or an operation.
+    """
+
+    name: str
+    what: str | Operation
+    outcome: str = ""
+
+
+def serial_order(
+    events: list[Event],
+    before: Mapping[Any, Any],
+    after: Mapping[Any, Any],
+    columns: Mapping[str, list[str]],
+) -> tuple[str, ...] | None:
+    """Return an order of the committed top-level transactions that explains `after`, or None.
+
+    Parameters
+    ----------
+    events : list of Event
+        In the order in which they ended.
+    before, after : mapping of (table, key) to row
+        Committed rows.
+    columns : mapping of table to its columns
+
+    O(n! · events) for n transactions.
+    """
+    committed = [e.name for e in events if e.what == "commit" and "." not in e.name]
+    for order in itertools.permutations(sorted(committed)):
+        model = Model(dict(before))
+        if all(_explains(model, events, top, columns) for top in order):
+            if model.committed == dict(after):
+                return order
+    return None
+
+
+def _explains(
+    model: Model, events: list[Event], top: str, columns: Mapping[str, list[str]]
+) -> bool:
+    nodes: dict[str, Node] = {}
+    for event in events:
+        name, what = event.name, event.what
+        if name.split(".")[0] != top:
+            continue
+        if what == "begin":
+            nodes[name] = model.begin(nodes.get(name.rpartition(".")[0]))
+        elif what == "commit":
+            model.commit(nodes[name])
+        elif what == "abort":
+            if nodes[name].state == "active":  # else it went down with a superior
+                model.abort(nodes[name])
+        else:
+            assert isinstance(what, Operation)
+            foreseen = foresee(what, model, nodes[name], columns[what.table], event.outcome)
+            if what.is_judged and foreseen != event.outcome:
+                return False
+    return True

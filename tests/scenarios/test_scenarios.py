@@ -1,0 +1,78 @@
+"""The scenario files: every step is replayed, and what it causes compared to the letter.
+
+How to read them, and how to write them anew: `tests.scenarios.script`.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.scenarios.ground import MODES, Ground
+from tests.scenarios.script import modes_of, replay
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.timeout(60)
+FOLDER = Path(__file__).parent / "scenarios"
+OVERRIDES = tuple(f".{mode}" for mode in MODES)
+FILES = {
+    f"{file.parent.name}/{file.stem}": file
+    for file in sorted(FOLDER.glob("*/*.txt"))
+    if not file.stem.endswith(OVERRIDES)
+}
+REWRITE = os.environ.get("ACTIVEDB_REWRITE_SCENARIOS") == "1"
+PLAYED = [
+    pytest.param(mode, name, id=f"{name}-{mode}")
+    for mode in MODES
+    for name, file in FILES.items()
+    if mode in (modes_of(file.read_text(encoding="utf-8")) or MODES)
+]
+
+
+@pytest.fixture(scope="module")
+def grounds(request: pytest.FixtureRequest) -> Iterator[dict[str, Ground]]:
+    """The grounds opened so far."""
+    opened: dict[str, Ground] = {}
+    yield opened
+    for ground in opened.values():
+        ground.close()
+
+
+@pytest.mark.parametrize(("mode", "name"), PLAYED)
+def test_scenario_replayed_reads_the_same(
+    mode: str, name: str, grounds: dict[str, Ground], request: pytest.FixtureRequest
+) -> None:
+    if mode not in grounds:
+        url = None if mode == "memory" else request.getfixturevalue("postgres_url")
+        grounds[mode] = Ground(mode, url)
+    steps = FILES[name].read_text(encoding="utf-8")
+    own = FILES[name].with_suffix(f".{mode}.txt")
+    expected = own.read_text(encoding="utf-8") if own.exists() else steps
+    try:
+        actual = replay(steps, grounds[mode])
+    except BaseException:
+        del grounds[mode]  # what hangs there hangs for ever
+        raise
+    assert "as no serial order" not in actual, actual
+    if not REWRITE:
+        assert actual == expected
+    elif mode == MODES[0]:
+        FILES[name].write_text(actual, encoding="utf-8")
+    elif actual == steps:
+        own.unlink(missing_ok=True)
+    else:
+        own.write_text(actual, encoding="utf-8")
+
+
+def test_scenario_files_begin_with_what_they_show_and_what_that_serves() -> None:
+    assert FILES
+    for name, file in FILES.items():
+        comments, _, steps = file.read_text(encoding="utf-8").partition("\n\n")
+        assert all(line.startswith("# ") for line in comments.splitlines()), name
+        assert "\n# Serves " in comments, name
+        assert steps, name

@@ -1,0 +1,254 @@
+"""Trying again: what, how often, and after which pauses."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from activedb import State
+from activedb.config import Settings
+from activedb.errors import (
+    ConnectionLost,
+    Deadlock,
+    LockNotAvailable,
+    LockTimeout,
+    RowExists,
+    SerializationConflict,
+    TransactionAborted,
+    TransactionTimeout,
+)
+from activedb.metrics import Counters
+from activedb.transactions._retries import Retries
+from tests.databases import in_thread
+from tests.transactions.bank import open_bank
+
+if TYPE_CHECKING:
+    from activedb import Transaction
+    from tests.databases import Place
+    from tests.transactions.bank import Bank
+
+pytestmark = pytest.mark.timeout(30)
+
+
+@pytest.fixture
+def pauses(bank: Bank) -> list[float]:
+    """Lengths of the pauses so far, in seconds; nobody really waits, and they are seeded."""
+    lengths: list[float] = []
+    retries = bank.db._forest.retries
+    retries.random = random.Random(int(os.environ["ACTIVEDB_TEST_SEED"]))
+    retries.wait = lambda event, delay_s: lengths.append(delay_s)
+    return lengths
+
+
+def failing(error: Exception, times: int, tries: list[Transaction]) -> object:
+    """A function of a transaction that fails so often, then returns which try it is."""
+
+    def work(t: Transaction) -> int:
+        tries.append(t)
+        if len(tries) <= times:
+            raise error
+        return len(tries)
+
+    return work
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Deadlock("as if"),
+        LockTimeout("as if"),
+        SerializationConflict("as if"),
+        ConnectionLost("as if", committed=False),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_run_tries_what_is_safe_again(bank: Bank, pauses: list[float], error: Exception) -> None:
+    tries: list[Transaction] = []
+    assert bank.db.run(failing(error, 3, tries)) == 4  # type: ignore[arg-type]
+    assert [t.state for t in tries] == [State.ABORTED] * 3 + [State.COMMITTED]
+    assert len({t.path for t in tries}) == 1
+    assert len(pauses) == 3
+    counters = bank.db.counters()
+    assert counters["transactions_retried"] == 3
+    assert [n for name, n in counters.items() if name.startswith("retries_after_")] == [3]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionLost("as if", committed=None),
+        ConnectionLost("as if", committed=True),
+        LockNotAvailable("as if"),
+        TransactionTimeout("as if"),
+        TransactionAborted("as if"),
+        RowExists("as if"),
+        KeyError("as if"),
+    ],
+    ids=lambda error: f"{type(error).__name__}-{getattr(error, 'committed', '')}",
+)
+def test_run_tries_nothing_else_again(bank: Bank, pauses: list[float], error: Exception) -> None:
+    tries: list[Transaction] = []
+    with pytest.raises(type(error)) as caught:
+        bank.db.run(failing(error, 1, tries))  # type: ignore[arg-type]
+    assert len(tries) == 1
+    assert pauses == []
+    assert not hasattr(caught.value, "__notes__")
+
+
+def test_last_error_says_how_many_tries_there_were(where: Place) -> None:
+    bank = open_bank(where.open(retries_max=2))
+    tries: list[Transaction] = []
+    with pytest.raises(SerializationConflict) as caught:
+        bank.db.run(failing(SerializationConflict("as if"), 99, tries))  # type: ignore[arg-type]
+    assert len(tries) == 3
+    assert caught.value.__notes__ == [f"transaction {tries[0].path} was tried 3 times"]
+    assert bank.db.counters()["retries_exhausted"] == 1
+
+
+def test_error_after_a_retry_says_that_it_was_not_the_first_try(
+    bank: Bank, pauses: list[float]
+) -> None:
+    tries = []
+
+    def work(t: Transaction) -> None:
+        tries.append(t)
+        raise Deadlock("as if") if len(tries) == 1 else KeyError("second")
+
+    with pytest.raises(KeyError) as caught:
+        bank.db.run(work)
+    assert caught.value.__notes__ == [f"transaction {tries[0].path} was tried 2 times"]
+
+
+def test_no_retries_means_one_try(where: Place) -> None:
+    bank = open_bank(where.open(retries_max=0))
+    tries: list[Transaction] = []
+    with pytest.raises(Deadlock):
+        bank.db.run(failing(Deadlock("as if"), 9, tries))  # type: ignore[arg-type]
+    assert len(tries) == 1
+
+
+@pytest.mark.parametrize("kind", [LockTimeout, SerializationConflict, ConnectionLost])
+def test_child_leaves_what_is_no_deadlock_to_the_top(
+    bank: Bank, pauses: list[float], kind: type[Exception]
+) -> None:
+    tops: list[Transaction] = []
+    tries: list[Transaction] = []
+
+    def work(t: Transaction) -> int:
+        tops.append(t)
+        return t.spawn(failing(kind("as if"), 1, tries)).result()  # type: ignore[arg-type]
+
+    assert bank.db.run(work) == 2
+    assert (len(tops), len(tries)) == (2, 2)
+
+
+def test_child_that_is_a_victim_is_tried_again_alone(bank: Bank, pauses: list[float]) -> None:
+    tops: list[Transaction] = []
+    tries: list[Transaction] = []
+
+    def work(t: Transaction) -> int:
+        tops.append(t)
+        t.update(bank.accounts, 1, balance=11)
+        return t.spawn(failing(Deadlock("as if"), 3, tries)).result()  # type: ignore[arg-type]
+
+    assert bank.db.run(work) == 4
+    assert len(tops) == 1
+    assert len({t.path for t in tries}) == 1
+    assert bank.committed()[1] == 11
+
+
+def test_child_that_is_always_a_victim_has_the_whole_tried_again_a_bounded_number_of_times(
+    where: Place,
+) -> None:
+    bank = open_bank(where.open(retries_max=2))
+    bank.db._forest.retries.wait = lambda event, delay_s: None
+    tops: list[Transaction] = []
+    tries: list[Transaction] = []
+
+    def work(t: Transaction) -> None:
+        def middle(s: Transaction) -> None:
+            s.spawn(failing(Deadlock("as if"), 99, tries)).result()  # type: ignore[arg-type]
+
+        tops.append(t)
+        t.spawn(middle).result()
+
+    with pytest.raises(Deadlock) as caught:
+        bank.db.run(work)
+    assert (len(tops), len(tries)) == (3, 9)  # and the middle one leaves it to the top at once
+    assert caught.value.__notes__[-1] == f"transaction {tops[0].path} was tried 3 times"
+
+
+def test_real_deadlock_between_siblings_ends_with_the_work_of_both(bank: Bank) -> None:
+    both = threading.Barrier(2, timeout=5)
+    tries = []
+
+    def child(s: Transaction, first: int, second: int) -> None:
+        tries.append(s)
+        add_one(s, bank, first)
+        if len(tries) <= 2:
+            both.wait()
+        add_one(s, bank, second)
+
+    def work(t: Transaction) -> None:
+        for pair in ((1, 2), (2, 1)):
+            t.spawn(child, *pair)
+
+    in_thread(bank.db.run, work).result(10)
+    assert len(tries) == 3
+    assert bank.committed() == {1: 12, 2: 22}
+
+
+def add_one(t: Transaction, bank: Bank, key: int) -> None:
+    row = t.get(bank.accounts, key, for_update=True)
+    assert row is not None
+    t.update(bank.accounts, key, balance=row["balance"] + 1)
+
+
+def test_limit_of_time_counts_the_pauses_between_tries(bank: Bank) -> None:
+    tries: list[Transaction] = []
+    bank.db._forest.retries.random = random.Random(1)
+    lengths: list[float] = []
+
+    def wait(event: threading.Event, delay_s: float) -> None:
+        lengths.append(delay_s)
+        event.wait(delay_s)
+
+    bank.db._forest.retries.wait = wait
+    lost = ConnectionLost("as if", committed=False)
+    with pytest.raises(TransactionTimeout) as caught:
+        bank.db.with_timeout(0.1).run(failing(lost, 9, tries))  # type: ignore[arg-type]
+    assert len(tries) == 1
+    assert lengths[0] <= 0.1
+    assert caught.value.__cause__ is lost
+    assert caught.value.__notes__ == [f"transaction {tries[0].path} was tried once"]
+
+
+@given(number=st.integers(1, 40), seed=st.integers(0, 2**32))
+def test_pause_is_random_doubles_and_is_bounded(number: int, seed: int) -> None:
+    settings = Settings(url="memory://")
+    retries = Retries(settings, Counters())
+    retries.random = random.Random(seed)
+    for error, first_ms, most_ms, least in (
+        (Deadlock("x"), settings.retry_pause_ms, settings.retry_pause_ms_max, 0.0),
+        (ConnectionLost("x"), settings.reconnect_pause_ms, settings.reconnect_pause_ms_max, 0.5),
+    ):
+        longest_s = min(first_ms * 2 ** (number - 1), most_ms) / 1_000
+        drawn = [retries.delay_s(error, number) for _ in range(50)]
+        assert all(least * longest_s <= pause <= longest_s for pause in drawn)
+        assert len(set(drawn)) > 25
+
+
+def test_same_seed_gives_the_same_pauses() -> None:
+    settings = Settings(url="memory://")
+    drawn = []
+    for _ in range(2):
+        retries = Retries(settings, Counters())
+        retries.random = random.Random(4)
+        drawn.append([retries.delay_s(Deadlock("x"), n) for n in range(1, 9)])
+    assert drawn[0] == drawn[1]
