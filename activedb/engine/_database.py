@@ -22,7 +22,7 @@ from activedb.events import Occurrence
 from activedb.rules import Action, Catalog, Condition, Rule
 from activedb.store import Connection, Journal, StreamJournal, new_metadata, open_store
 from activedb.streams import Files, Stream
-from activedb.transactions import Forest, TimedRuns, Transaction, current_transaction
+from activedb.transactions import Forest, Snapshot, TimedRuns, Transaction, current_transaction
 
 __all__ = ["Database", "connect"]
 
@@ -179,7 +179,7 @@ class Database:
         return self._forest.top_level(timeout=timeout)
 
     def connection(self) -> AbstractContextManager[Connection]:
-        """A SQLAlchemy connection to the store, for SQL of your own: ``with db.connection() as c:``.
+        """A SQLAlchemy connection for SQL of your own: ``with db.connection() as c:``.
 
         What it does without ``db.transaction(connection=c)`` is that of a plain program: no rule
         hears of it, and on Postgres the server's locks keep it apart from transactions. On
@@ -344,6 +344,13 @@ class Database:
     def counters(self) -> dict[str, int]:
         """Counts since the database was opened: transactions by outcome, matches, rules fired."""
         return {**self._forest.counters.snapshot(), **self._triggering.counters.snapshot()}
+
+    def locks(self) -> Snapshot:
+        """Who holds, retains and waits for which lock at this moment; ``.text()`` draws it.
+
+        O(locks and waits).
+        """
+        return self._forest.locks.snapshot()
 
     def row_counts(self) -> dict[str, int]:
         """Committed rows of each declared table, by name."""

@@ -84,6 +84,15 @@ class Names:
             full_names = [f"{schema}.{name}"]
         return next((t for n in full_names if (t := self._known(n)) is not None), None)
 
+    @property
+    def must_qualify(self) -> bool:
+        """Whether a common table expression hides a table of its name even from itself."""
+        return not self._is_postgres
+
+    def quoted(self, name: str) -> str:
+        """A name as it stands in a statement, quoted where that is needed."""
+        return self._dialect.identifier_preparer.quote(name)
+
     def real(self, spec: TableSpec) -> str:
         """The table's name with its schema, quoted where that is needed."""
         quote = self._dialect.identifier_preparer.quote

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Select, Table, TextClause, event
 from sqlalchemy.orm.context import FromStatement
@@ -21,8 +21,9 @@ from sqlalchemy.sql.selectable import CompoundSelect, TextualSelect
 
 from activedb.errors import UnsupportedStatement
 from activedb.store._names import Names
+from activedb.store._rewriting import Targets, edits_of
 from activedb.store._shadow import Dirty, Shadow, shadow_of
-from activedb.store._sql_text import Edit, PlainText, Reference, Understood, understand
+from activedb.store._sql_text import PlainText, Understood, understand
 from activedb.store._tables import Tables, TableSpec
 
 if TYPE_CHECKING:
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
 __all__ = ["Sphere", "Unlocked", "tables_of"]
 
 _OURS = ("activedb_seen_", "activedb_dirty_")
-
-Targets: TypeAlias = list[tuple[Reference, TableSpec | None]]
-"""What each reference means; None for a table of the server's own."""
 
 
 class Unlocked(Exception):
@@ -153,7 +151,6 @@ class Sphere:
         seen = [s for s in self._numbers if s in named and (self._dirty[s] or understood.is_whole)]
         if not seen and not understood.comments and not understood.ctes:
             return sql, parameters
-        edits = [*understood.comments, *self._edits(plain, understood, targets, set(seen))]
         expressions: list[str] = []
         more: dict[str, Any] = {}
         for spec in seen:
@@ -161,8 +158,8 @@ class Sphere:
             shadow = self._shadow(spec, connection)
             expressions.append(shadow.seen(number, dirty))
             more |= shadow.parameters(number, dirty)
-        if expressions:
-            edits.append(_prefix(understood, ", ".join(expressions)))
+        shadows = {spec: f"activedb_seen_{self._numbers[spec]}" for spec in seen}
+        edits = edits_of(plain, understood, targets, shadows, self._names, expressions)
         return plain.edited(edits), {**parameters, **more} if more else parameters
 
     def _targets(self, understood: Understood) -> Targets:
@@ -172,42 +169,6 @@ class Sphere:
         if unlocked:
             raise Unlocked([unlocked[name] for name in sorted(unlocked)])
         return targets
-
-    def _edits(
-        self, plain: PlainText, understood: Understood, targets: Targets, seen: set[TableSpec]
-    ) -> Iterator[Edit]:
-        """Name the shadows where the tables of `seen` are named."""
-        double = _of_two_tables(targets)
-        names: dict[TableSpec, str] = {}  # what their columns are qualified with
-        for reference, spec in targets:
-            if spec is None:
-                continue
-            if spec in seen:
-                new = f"activedb_seen_{self._numbers[spec]}"
-            elif reference.schema is None and reference.name in understood.ctes:
-                # To SQLite the expression of this name were meant everywhere.
-                new = plain.restored(self._names.real(spec))
-            else:
-                continue
-            if reference.is_named or not reference.takes_alias:
-                yield Edit(reference.start, reference.end, new)
-            elif reference.name in double and spec in seen:
-                if reference.name in understood.prefixes:
-                    raise UnsupportedStatement(
-                        f"the statement reads several tables called {reference.name}, some of "
-                        f"them with uncommitted rows: give each an alias"
-                    )
-                names[spec] = new
-                yield Edit(reference.start, reference.end, new)
-            else:
-                names[spec] = reference.written
-                alias = plain.restored(reference.written)
-                yield Edit(reference.start, reference.end, f"{new} AS {alias}")
-        for column in understood.qualified:
-            table = self._names.find(column)
-            name = None if table is None else names.get(self._tables.spec(table))
-            if name is not None:
-                yield Edit(column.start, column.end, plain.restored(name))
 
     def _shadow(self, spec: TableSpec, connection: Connection) -> Shadow:
         return shadow_of(spec, connection.dialect, self._schema)
@@ -223,19 +184,3 @@ def _check(understood: Understood, named: Iterable[TableSpec]) -> None:
     for name in understood.ctes:
         if name.startswith(_OURS):
             raise UnsupportedStatement(f"names like {name} are kept for activedb; use another")
-
-
-def _of_two_tables(targets: Targets) -> set[str]:
-    """Names under which more than one table is read without an alias."""
-    meanings: dict[str, set[Any]] = {}
-    for reference, spec in targets:
-        if not reference.is_named:
-            meant = (reference.schema, reference.name) if spec is None else spec
-            meanings.setdefault(reference.name, set()).add(meant)
-    return {name for name, meant in meanings.items() if len(meant) > 1}
-
-
-def _prefix(understood: Understood, expressions: str) -> Edit:
-    if understood.has_with:
-        return Edit(understood.head, understood.head, f" {expressions},")
-    return Edit(understood.head, understood.head, f"WITH {expressions} ")

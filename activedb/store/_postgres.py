@@ -198,7 +198,7 @@ class PostgresStore(Store):
 
     def lock_table(self, connection: Connection, spec: TableSpec) -> None:
         name = connection.dialect.identifier_preparer.format_table(spec.table)
-        connection.execute(text(f"LOCK TABLE {name} IN SHARE MODE"))
+        connection.exec_driver_sql(f"LOCK TABLE {name} IN SHARE MODE", {})  # % are doubled already
 
     def guard(
         self,
@@ -243,7 +243,7 @@ class PostgresStore(Store):
 
     def next_key(self, connection: Connection, spec: TableSpec) -> int:
         name = connection.dialect.identifier_preparer.format_table(spec.table)
-        sequence = func.pg_get_serial_sequence(name, spec.generated)
+        sequence = func.pg_get_serial_sequence(name.replace("%%", "%"), spec.generated)
         return int(connection.execute(select(func.nextval(sequence))).scalar_one())
 
 

@@ -108,7 +108,7 @@ class Shadow:
             rows = zip(*cells, strict=True)
             flat = (cell for row in rows for cell in row)
             return {f"activedb_{number}_{i}": cell for i, cell in enumerate(flat)}
-        return {f"activedb_{number}_{i}": cells for i, cells in enumerate(cells)}
+        return {f"activedb_{number}_{i}": _array(column) for i, column in enumerate(cells)}
 
     def fill(self, connection: Connection, number: int, dirty: Dirty) -> None:
         """Put the dirty rows where `seen` looks for them, if the parameters do not bring them."""
@@ -195,6 +195,27 @@ class Shadow:
 
     def _processor(self, type_: TypeEngine[Any]) -> Any:
         return type_.dialect_impl(self._dialect).bind_processor(self._dialect)
+
+
+def _array(values: list[Any]) -> Any:
+    """One parameter for the values of a column.
+
+    Whole numbers, truth values and text as the server reads an array: several times faster than
+    what the driver, which looks at each value by itself, makes of a list.
+    """
+    kinds = set(map(type, values)) - {type(None)}
+    if kinds <= {int}:
+        return "{" + ",".join(["NULL" if v is None else str(v) for v in values]) + "}"
+    if kinds == {bool}:
+        return "{" + ",".join(["NULL" if v is None else "t" if v else "f" for v in values]) + "}"
+    if kinds == {str}:
+        return "{" + ",".join(["NULL" if v is None else _quoted(v) for v in values]) + "}"
+    return values
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
 
 
 def _plain(type_: TypeEngine[Any], dialect: Dialect) -> TypeEngine[Any]:

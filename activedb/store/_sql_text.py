@@ -65,6 +65,30 @@ class Edit:
 
 
 @dataclass(frozen=True, slots=True)
+class Grouping:
+    """How the rows of a table are grouped where it is read.
+
+    Postgres lets a query that groups by a table's primary key name its other columns.
+
+    Attributes
+    ----------
+    columns : tuple of (str, int)
+        Columns in GROUP BY that may be the table's, with the place where each ends.
+    prefix : str or None
+        The table's alias, as it is written.
+    named : frozenset of str
+        Names of columns in the query that may be the table's.
+    has_star : bool
+        Whether it names all columns.
+    """
+
+    columns: tuple[tuple[str, int], ...]
+    prefix: str | None
+    named: frozenset[str]
+    has_star: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Reference:
     """A place where a table is read.
 
@@ -81,6 +105,7 @@ class Reference:
         Whether the table gets another name here: an alias.
     takes_alias : bool
         Whether there may be one.
+    grouping : Grouping or None
     """
 
     schema: str | None
@@ -90,6 +115,7 @@ class Reference:
     written: str
     is_named: bool
     takes_alias: bool
+    grouping: Grouping | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +344,31 @@ class _Reader:
                 written=self._text[slice(*_place(table.this))],
                 is_named=bool(table.alias),
                 takes_alias=before.get(start) != "TABLE",
+                grouping=self._grouping(table),
             )
+
+    def _grouping(self, table: exp.Table) -> Grouping | None:
+        query = table.parent_select
+        group = None if query is None else query.args.get("group")
+        alias = table.args.get("alias")
+        if query is None or group is None or (alias is not None and alias.args.get("columns")):
+            return None
+        own = alias.this if alias is not None and table.alias else None
+        name = self._folded(own or table.this)
+
+        def may_be_its(column: exp.Column) -> bool:
+            prefix = column.args.get("table")
+            return prefix is None or self._folded(prefix) == name
+
+        grouped = [c for c in group.expressions if isinstance(c, exp.Column) and may_be_its(c)]
+        named = [c.this for c in query.find_all(exp.Column) if may_be_its(c)]
+        return Grouping(
+            columns=tuple((self._folded(c.this), _place(c.this)[1]) for c in grouped),
+            prefix=None if own is None else self._text[slice(*_place(own))],
+            named=frozenset(self._folded(n) for n in named if isinstance(n, exp.Identifier)),
+            has_star=any(isinstance(star.parent, exp.Select) for star in query.find_all(exp.Star))
+            or any(isinstance(n, exp.Star) for n in named),
+        )
 
     def _is_cte(self, table: exp.Table) -> bool:
         """Whether the name means a common table expression: the nearest in scope."""

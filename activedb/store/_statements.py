@@ -83,7 +83,7 @@ class Returning:
                 "objects afterwards"
             )
         self._table = table
-        self._elements: list[Any] = list(statement.exported_columns)
+        self._elements: list[Any] = list(statement._all_selected_columns)
         for element in self._elements:
             _check_returned(element, table)
         plain = [e for e in self._elements if isinstance(e, Column) and e.computed is None]

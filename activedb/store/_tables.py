@@ -6,6 +6,7 @@ import copy
 import datetime
 from collections.abc import Callable, Mapping, Sequence
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -110,6 +111,8 @@ class TableSpec:
     written : tuple of str
         The columns that a write gives values to; the database computes the others, which are
         None in rows that are not committed.
+    values_of : callable
+        Gives the tuple of a row's values in those columns.
     defaults, onupdates : dict
         Column name to what an insert, or an update, that leaves the column out writes there: a
         callable without arguments, or a SELECT for the server.
@@ -162,6 +165,7 @@ class TableSpec:
         self.overrides_identity = identity is not None and bool(identity.always)
         self._computed = {str(c.name) for c in table.columns if c.computed is not None}
         self.written = tuple(name for name in self._columns if name not in self._computed)
+        self.values_of = _picker(self.written)
         self.defaults = {
             str(c.name): _default(c, c.default if c.default is not None else c.server_default)
             for c in table.columns
@@ -316,6 +320,12 @@ class TableSpec:
         columns = [self.table.c[name] for name in self.key_columns]
         chosen = columns[0] if len(columns) == 1 else tuple_(*columns)
         return select(*self.table.columns).where(chosen.in_(keys)).order_by(*columns)
+
+
+def _picker(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    if len(names) > 1:
+        return itemgetter(*names)
+    return lambda row: tuple([row[name] for name in names])
 
 
 def _rounded(value: Decimal, step: Decimal) -> Decimal:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeAlias
+from itertools import compress
+from operator import attrgetter, is_
+from typing import Any, NamedTuple, TypeAlias
 
 from sqlalchemy import (
     Connection,
@@ -36,14 +37,37 @@ Log: TypeAlias = Sequence[tuple[TableSpec, Key, Row | None]]
 """Versions in the order in which they were written; None is a tombstone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(NamedTuple):
     """One row of a write set: `old` is the committed row (None: absent), `new` what to make it."""
 
     spec: TableSpec
     key: Key
     old: Row | None
     new: Row | None
+
+
+class _Group:
+    """The changes of one table, by what they do; each list in the order of the keys."""
+
+    def __init__(self) -> None:
+        self.gone: list[Change] = []
+        self.changed: list[Change] = []
+        self.added: list[Change] = []
+
+    def sort(self) -> None:
+        """Sort by key, the same way in every process."""
+        for changes in (self.gone, self.changed, self.added):
+            if len(changes) > 1:
+                try:
+                    changes.sort(key=_key)
+                except TypeError:  # no order of their own: members of an enum
+                    changes.sort(key=lambda change: [f"{v!r:>24}" for v in change.key])
+
+
+_key = attrgetter("key")
+
+
+_Step: TypeAlias = tuple[Callable[[Connection, list[Change]], None], list[Change]]
 
 
 def _nothing() -> None:
@@ -74,25 +98,48 @@ def write(
     SerializationConflict
         When another process inserted one of the keys meanwhile.
     """
-    groups: dict[Table, list[Change]] = {}
-    for change in changes:
-        if change.old is not None or change.new is not None:
-            groups.setdefault(change.spec.table, []).append(change)
+    groups = _grouped(changes)
     order = list(groups)
     if len(order) > 1:
         order = [t for t in _parents_first(tuple(metadata.tables.values())) if t in groups]
         order += sorted(groups.keys() - set(order), key=lambda table: str(table.fullname))
+    steps: list[_Step] = [(_delete, groups[table].gone) for table in reversed(order)]
     for table in order:
-        _sort(groups[table])
-    steps = [(_delete, groups[table]) for table in reversed(order)]
-    steps += [(_save, groups[table]) for table in order]
-    is_first = True
+        steps += [(_update, groups[table].changed), (_insert, groups[table].added)]
+    first: Table | None = None
+    is_reached = False
     for step, group in steps:
-        if step(connection, group) and is_first:
-            is_first = False
-            inside()
-    if is_first:
+        if group:
+            table = group[0].spec.table
+            first = first if first is not None else table
+            if table is not first and not is_reached:
+                is_reached = True
+                inside()
+            step(connection, group)
+    if not is_reached:
         inside()
+
+
+def _grouped(changes: Iterable[Change]) -> dict[Table, _Group]:
+    """`changes` by table; O(changes), in one pass because there may be many."""
+    groups: dict[Table, _Group] = {}
+    last: TableSpec | None = None
+    group = _Group()
+    for change in changes:
+        spec, _, old, new = change
+        if spec is not last:
+            last = spec
+            group = groups.setdefault(spec.table, _Group())
+        if old is None:
+            if new is not None:
+                group.added.append(change)
+        elif new is None:
+            group.gone.append(change)
+        else:
+            group.changed.append(change)
+    for group in groups.values():
+        group.sort()
+    return groups
 
 
 def write_step_by_step(
@@ -129,68 +176,60 @@ def _parents_first(tables: tuple[Table, ...]) -> Sequence[Table]:
     return sort_tables(sorted(tables, key=lambda table: str(table.fullname)))
 
 
-def _sort(changes: list[Change]) -> None:
-    """Sort the changes of one table by key, the same way in every process."""
-    if len(changes) > 1:
-        try:
-            changes.sort(key=lambda change: change.key)
-        except TypeError:  # values without an order of their own, such as members of an enum
-            changes.sort(key=lambda change: [f"{value!r:>24}" for value in change.key])
-
-
 # -- one table -----------------------------------------------------------------------------------
 
 
-def _delete(connection: Connection, changes: list[Change]) -> bool:
-    gone = [c for c in changes if c.old is not None and c.new is None]
-    if not gone:
-        return False
+def _delete(connection: Connection, gone: list[Change]) -> None:
     spec, keys = gone[0].spec, [c.key for c in gone]
     with naming(connection, f"delete rows of {spec.name}", gone):
         if len(keys) >= _bulk.UNNEST_ROWS_MIN and _bulk.delete_rows(connection, spec, keys):
-            return True
+            return
         columns = tuple_(*(spec.table.c[name] for name in spec.key_columns))
         statement = delete(spec.table).where(columns.in_(bindparam("keys", expanding=True)))
         for start in range(0, len(keys), _KEYS_MAX):
             connection.execute(statement, {"keys": keys[start : start + _KEYS_MAX]})
-    return True
 
 
 _KEYS_MAX = 1_000  # keys in one DELETE; keeps the statement below every bound on parameters
 
 
-def _save(connection: Connection, changes: list[Change]) -> bool:
-    updated = _update(connection, changes)
-    return _insert(connection, changes) or updated
-
-
-def _update(connection: Connection, changes: list[Change]) -> bool:
-    by_columns: dict[tuple[str, ...], list[Change]] = {}
-    for change in changes:
-        old, new = change.old, change.new
-        if old is None or new is None:
-            continue
-        columns = tuple([n for n in change.spec.written if _differ(new[n], old[n])])
-        if columns:
-            by_columns.setdefault(columns, []).append(change)
-    for columns, group in by_columns.items():
-        spec = group[0].spec
+def _update(connection: Connection, changed: list[Change]) -> None:
+    spec = changed[0].spec
+    for columns, group in _by_columns(changed).items():
+        rows = _new_rows(group)
         with naming(connection, f"update {spec.name}", group):
-            rows = [change.new for change in group if change.new is not None]
-            if len(rows) >= _bulk.UNNEST_ROWS_MIN and _bulk.update_rows(
+            is_done = len(rows) >= _bulk.UNNEST_ROWS_MIN and _bulk.update_rows(
                 connection, spec, columns, rows
-            ):
-                continue
-            names = [(f"new_{n}", n) for n in columns] + [(f"key_{n}", n) for n in spec.key_columns]
-            connection.execute(
-                _update_by_key(spec, columns), [{p: row[n] for p, n in names} for row in rows]
             )
-    return bool(by_columns)
+            if not is_done:
+                values = [
+                    {f"new_{name}": row[name] for name in columns}
+                    | {f"key_{name}": row[name] for name in spec.key_columns}
+                    for row in rows
+                ]
+                connection.execute(_update_by_key(spec, columns), values)
+
+
+def _by_columns(changed: list[Change]) -> dict[tuple[str, ...], list[Change]]:
+    """`changed`, all of one table, by the columns that change; column by column, to be fast."""
+    spec = changed[0].spec
+    olds = zip(*[spec.values_of(change.old) for change in changed], strict=True)
+    news = zip(*[spec.values_of(change.new) for change in changed], strict=True)
+    differing: dict[str, list[bool]] = {}
+    for name, old, new in zip(spec.written, olds, news, strict=True):
+        if not all(map(is_, old, new)):
+            differing[name] = [a is not b and _differ(a, b) for a, b in zip(old, new, strict=True)]
+    groups: dict[tuple[bool, ...], list[Change]] = {}
+    for change, pattern in zip(changed, zip(*differing.values(), strict=True), strict=False):
+        groups.setdefault(pattern, []).append(change)
+    named_groups = {tuple(compress(differing, p)): group for p, group in groups.items()}
+    named_groups.pop((), None)
+    return dict(sorted(named_groups.items()))
 
 
 def _differ(a: Any, b: Any) -> bool:
     """Whether two values are different to a database; True and 1, alike to Python, are."""
-    return a is not b and (a != b or repr(a) != repr(b))
+    return bool(a != b) or repr(a) != repr(b)
 
 
 @lru_cache(maxsize=1_024)
@@ -200,11 +239,8 @@ def _update_by_key(spec: TableSpec, columns: tuple[str, ...]) -> Update:
     return update(spec.table).where(same_key).values({n: bindparam(f"new_{n}") for n in columns})
 
 
-def _insert(connection: Connection, changes: list[Change]) -> bool:
-    added = [c for c in changes if c.old is None and c.new is not None]
-    if not added:
-        return False
-    spec, rows = added[0].spec, [c.new for c in added if c.new is not None]
+def _insert(connection: Connection, added: list[Change]) -> None:
+    spec, rows = added[0].spec, _new_rows(added)
     try:
         with naming(connection, f"insert into {spec.name}", added):
             if len(rows) < _bulk.COPY_ROWS_MIN or not _bulk.copy_rows(connection, spec, rows):
@@ -218,7 +254,10 @@ def _insert(connection: Connection, changes: list[Change]) -> bool:
                 f"({error.detail}); retry the transaction"
             ) from error
         raise
-    return True
+
+
+def _new_rows(changes: Iterable[Change]) -> list[Row]:
+    return [change.new for change in changes if change.new is not None]
 
 
 @lru_cache(maxsize=1_024)

@@ -7,12 +7,14 @@ from activedb.transactions._node import current_transaction
 from activedb.transactions._states import State
 from activedb.transactions._timed import TimedRuns, TimedSpawns
 from activedb.transactions._transaction import Transaction
+from lockmgr import Snapshot
 
 __all__ = [
     "Child",
     "Forest",
     "Listener",
     "Run",
+    "Snapshot",
     "State",
     "TimedRuns",
     "TimedSpawns",

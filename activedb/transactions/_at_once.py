@@ -9,7 +9,6 @@ from activedb.store import Key, Row, TableSpec
 from lockmgr import LockTimeout, Mode, WaitCancelled
 
 if TYPE_CHECKING:
-    from activedb.transactions._hierarchy import Hierarchy
     from activedb.transactions._transaction import Transaction
 
 __all__ = ["lock_free_rows"]
@@ -21,7 +20,7 @@ def lock_free_rows(t: Transaction, spec: TableSpec, keys: Iterable[Key]) -> dict
     Keys that another transaction has, here or in another process, are left out. Nothing waits.
     """
     free = [key for key in keys if _is_free(t, (spec.name, key))]
-    base = _read(t.hierarchy, spec, free)
+    base = t.hierarchy.read_free(spec, free)
     return {key: t._visible(spec, key, base) for key in base}
 
 
@@ -37,18 +36,3 @@ def _is_free(t: Transaction, resource: tuple[object, ...]) -> bool:
         raise
     t._held[resource] = Mode.X
     return True
-
-
-def _read(hierarchy: Hierarchy, spec: TableSpec, keys: list[Key]) -> dict[Key, Row | None]:
-    """Lock rows on the server as `Hierarchy.read` does, without those that others have there."""
-    with hierarchy.latch, hierarchy.breaking():
-        rows = hierarchy.base.setdefault(spec, {})
-        wanted = [key for key in keys if hierarchy._must_fetch(spec, key, rows, exclusive=True)]
-        fetched = hierarchy.session.lock_free_rows(spec, wanted) if wanted else {}
-        absent = [key for key, row in fetched.items() if row is None]
-        if absent:
-            hierarchy._guard(spec, absent, exclusive=True)
-        rows.update(fetched)
-        hierarchy._exclusive.update((spec, key) for key in fetched)
-        taken = {key for key in wanted if key not in fetched}
-        return {key: rows[key] for key in keys if key not in taken}

@@ -157,6 +157,20 @@ class Hierarchy:
                     self._exclusive.update((spec, key) for key in missing)
             return {key: rows[key] for key in keys}
 
+    def read_free(self, spec: TableSpec, keys: Sequence[Key]) -> dict[Key, Row | None]:
+        """As `read` with `exclusive`, without waiting: rows that others have locked are left out."""
+        with self.latch, self.breaking():
+            rows = self.base.setdefault(spec, {})
+            wanted = [key for key in keys if self._must_fetch(spec, key, rows, exclusive=True)]
+            fetched = self.session.lock_free_rows(spec, wanted) if wanted else {}
+            absent = [key for key, row in fetched.items() if row is None]
+            if absent:
+                self._guard(spec, absent, exclusive=True)
+            rows.update(fetched)
+            self._exclusive.update((spec, key) for key in fetched)
+            taken = {key for key in wanted if key not in fetched}
+            return {key: rows[key] for key in keys if key not in taken}
+
     def _guard(self, spec: TableSpec, keys: Iterable[Key], *, exclusive: bool) -> bool:
         """Guard those of `keys` that are not guarded yet; returns whether there were any."""
         if not self.session.is_shared or spec in self._guarded_tables:

@@ -67,7 +67,7 @@ class Node:
         Whether that rule runs in a deferred cycle of the parent.
     kin : Kin
         What it shares with the other transactions of its hierarchy; `_inferiors`, `_doom`,
-        `_lent`, the moves of `state` and the workspaces are guarded by its latch.
+        `_lent`, the end of `state` and the workspaces are guarded by its latch.
     """
 
     id: int
@@ -168,7 +168,8 @@ class Node:
         trace: TracebackType | None,
     ) -> bool | None:
         assert self._token is not None
-        self._end_on_own_thread()
+        if self._thread != get_ident() and self.state is State.ACTIVE:
+            self._end_elsewhere()
         try:
             if error is None:
                 self.commit()
@@ -185,13 +186,11 @@ class Node:
         finally:
             _current.reset(self._token)
 
-    def _end_on_own_thread(self) -> None:
-        """Abort, and raise, if the block ends on a thread on which it did not begin.
+    def _end_elsewhere(self) -> None:
+        """Abort, and raise: the block ends on a thread on which it did not begin.
 
         That happens to generators that are resumed elsewhere. Nobody is left in the block.
         """
-        if self._thread == get_ident() or self.state is not State.ACTIVE:
-            return
         wrong = self._wrong_thread()
         self._thread = get_ident()
         self._abort(wrong)
@@ -368,7 +367,8 @@ class Node:
         limit: Limit | None = None,
     ) -> Transaction:
         """A child that has begun; on any thread that runs children of this transaction."""
-        if not self._is_usable():
+        is_alive = self._doom is None and self.state is State.ACTIVE
+        if not is_alive or self.hierarchy.broken is not None:
             self._refuse()
         return self.forest.transaction_class(
             self.forest,
@@ -527,7 +527,7 @@ class Node:
             self.forest.listener.at_commit_point(self)  # type: ignore[arg-type]
             self.join()
             self._check_usable()
-            self._move(State.COMMITTING)
+            self.state = checked_move(self.state, State.COMMITTING)
             if self.parent is None:
                 self.hierarchy.commit(self.workspace)
             else:
@@ -578,17 +578,14 @@ class Node:
             raise interrupt
 
     def _end(self, state: State) -> None:
-        self._move(state)
-        if self._alarm is not None:
-            self._alarm.drop()
-        self.workspace = Workspace()
-        self.forest.end(self)  # type: ignore[arg-type]  # every node is a Transaction
-
-    def _move(self, state: State) -> None:
         with self.kin.latch:
             self.state = checked_move(self.state, state)
             if state is State.COMMITTED:
                 self._doom = None  # it came too late
+        if self._alarm is not None:
+            self._alarm.drop()
+        self.workspace = Workspace()
+        self.forest.end(self)  # type: ignore[arg-type]  # every node is a Transaction
 
     # -- who may use it --------------------------------------------------------------------
 
@@ -599,12 +596,14 @@ class Node:
                 f"by using it in a with block"
             )
 
-    def _is_usable(self) -> bool:
-        return self._doom is None and self.hierarchy.broken is None and self.state is State.ACTIVE
-
     def _check_usable(self) -> None:
         """Raise unless this thread may use it now; every public method begins with this."""
-        if self._thread != get_ident() or not self._is_usable():
+        if (
+            self._thread != get_ident()
+            or self._doom is not None
+            or self.state is not State.ACTIVE
+            or self.hierarchy.broken is not None
+        ):
             self._refuse(get_ident())
 
     def _refuse(self, ident: int | None = None) -> None:

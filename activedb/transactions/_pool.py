@@ -101,12 +101,12 @@ class _Sleeper:
 
 
 class _Worker:
-    """A thread of the pool: what it is to do next, and where it sleeps until then."""
+    """A thread of the pool, and where it sleeps; `task` if it is to begin with a certain one."""
 
     __slots__ = ("task", "thread", "wake")
 
-    def __init__(self, task: Task[object]):
-        self.task: Task[object] | None = task
+    def __init__(self) -> None:
+        self.task: Task[object] | None = None
         self.thread: threading.Thread
         self.wake = threading.Lock()
         self.wake.acquire()
@@ -138,15 +138,15 @@ class Pool:
             if self._closed:
                 raise TransactionStateError("the database is closed; open it again with connect()")
             self._queue.append(cast("Task[object]", task))
-            first = self._take()
-        if first is not None:
-            self._start(first)
+            must_wake = self._may_run_more()
+        if must_wake:
+            self._wake_one()
         return task
 
     def wait(self, task: Task[T]) -> None:
         """Return when `task` is done; run it, or have a substitute run it, if nobody has begun."""
         sleeper: _Sleeper | None = None
-        other: Task[object] | None = None
+        must_wake = False
         with self._latch:
             if task.done:
                 return
@@ -158,18 +158,22 @@ class Pool:
                 if is_mine:
                     # Not queued for: its turn might never come while the waiter keeps its locks.
                     self._running += 1
-                    other = cast("Task[object]", task)
+                    must_wake = True
                 else:
-                    other = self._take()
+                    must_wake = bool(self._queue) and self._may_run_more()
         if sleeper is None:
             self._run_here(task)
             return
         try:
-            if other is not None:
-                self._start(other)
+            if must_wake:
+                self._wake_one(cast("Task[object]", task) if is_mine else None)
+                must_wake = False
             sleeper.wake.acquire()
         except BaseException:
             with self._latch:
+                if must_wake:
+                    self._running -= 1
+                    task.claimed = not is_mine
                 if sleeper in task.sleepers:
                     task.sleepers.remove(sleeper)
                     self._running += sleeper.is_counted
@@ -180,6 +184,7 @@ class Pool:
         with self._latch:
             self._closed = True
             idle, self._idle = self._idle, []
+            self._running += len(idle)  # until they have seen that nothing is queued
         for worker in idle:
             worker.wake.release()
         while True:
@@ -193,23 +198,32 @@ class Pool:
 
     # -- inside ----------------------------------------------------------------------------
 
-    def _take(self) -> Task[object] | None:
-        """Claim the next task of the queue if one more thread may run. REQUIRES: the latch."""
-        if self._running < self._running_max:
-            while self._queue:
-                task = self._queue.popleft()
-                if not task.claimed:
-                    task.claimed = True
-                    self._running += 1
-                    return task
+    def _may_run_more(self) -> bool:
+        """Count one more thread as running, if one more may. REQUIRES: the latch."""
+        if self._running >= self._running_max:
+            return False
+        self._running += 1
+        return True
+
+    def _next(self) -> Task[object] | None:
+        """Claim the next task of the queue. REQUIRES: the latch."""
+        while self._queue:
+            task = self._queue.popleft()
+            if not task.claimed:
+                task.claimed = True
+                return task
         return None
 
-    def _start(self, task: Task[object]) -> None:
-        """Have a thread of the pool run a task that is claimed and counted."""
+    def _wake_one(self, task: Task[object] | None = None) -> None:
+        """Have a thread, which is counted already, run `task`, or whatever it finds queued.
+
+        What is queued it does not claim before it is awake: a waiter may be faster.
+        """
         with self._latch:
             worker = self._idle.pop() if self._idle else None
             if worker is None:
-                fresh = _Worker(task)
+                fresh = _Worker()
+                fresh.task = task
                 fresh.thread = threading.Thread(
                     target=self._work,
                     args=(fresh,),
@@ -227,7 +241,9 @@ class Pool:
             with self._latch:
                 self._alive.discard(fresh)
                 self._running -= 1
-            self._run_here(task)
+                task = task or self._next()
+            if task is not None:
+                self._run_here(task)
 
     def _run_here(self, task: Task[T]) -> None:
         _here.nested += 1
@@ -249,30 +265,39 @@ class Pool:
 
     def _work(self, worker: _Worker) -> None:
         _here.pool = self
-        while worker.task is not None:
-            worker.task.make_call()
-            if not self._has_more(worker):
-                worker.wake.acquire()
-        with self._latch:
-            self._alive.discard(worker)
+        while True:
+            self._run_what_there_is(worker)
+            with self._latch:
+                # Counted no more. Whoever queues a task from now on wakes a thread for it.
+                is_needed = len(self._idle) < self._running_max and not self._closed
+                if is_needed:
+                    self._idle.append(worker)
+                else:
+                    self._alive.discard(worker)
+                    return
+            worker.wake.acquire()
 
-    def _has_more(self, worker: _Worker) -> bool:
-        """Finish the task of a thread and find it another; False: it is to sleep until woken.
-
-        A thread that is to end has more, namely nothing: its `task` is None.
-        """
-        assert worker.task is not None
-        with self._latch:
-            self._running -= 1
-            sleepers = self._finish(worker.task)
-            worker.task = self._take()
-            is_needed = len(self._idle) < self._running_max and not self._closed
-            sleeps = worker.task is None and is_needed
-            if sleeps:
-                self._idle.append(worker)
-        for sleeper in sleepers:
-            sleeper.wake.release()
-        return not sleeps
+    def _run_what_there_is(self, worker: _Worker) -> None:
+        """Run the task given, then what is queued while this thread is one that may run."""
+        task, worker.task = worker.task, None
+        while True:
+            if task is None:
+                with self._latch:
+                    task = self._next()
+                    if task is None:
+                        self._running -= 1
+                        return
+            task.make_call()
+            with self._latch:
+                sleepers = self._finish(task)
+                task = None
+                is_one_too_many = self._running > self._running_max
+                if is_one_too_many:
+                    self._running -= 1
+            for sleeper in sleepers:
+                sleeper.wake.release()
+            if is_one_too_many:
+                return
 
 
 def _is_stack_deep() -> bool:

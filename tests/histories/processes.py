@@ -67,7 +67,7 @@ class Worker:
     def finish(self) -> None:
         """Wait for its end, which must be a good one."""
         _, errors = self.process.communicate(timeout=WAIT_S_MAX)
-        assert self.process.returncode == 0, errors
+        assert self.process.returncode == 0, f"ended with {self.process.returncode}\n{errors}"
 
     def _errors(self) -> str:
         return self.process.communicate(timeout=WAIT_S_MAX)[1]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(170)
 PROCESSES = 3
-TRANSACTIONS = 12  # of each of a process's two threads
+TRANSACTIONS = 8  # of each of a process's two threads
 
 
 @pytest.mark.crash

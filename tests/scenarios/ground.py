@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import create_engine, event, make_url, text
 
@@ -22,12 +22,13 @@ from tests.scenarios.schema import NAMES, declare
 from tests.scenarios.pool import WatchedPool
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator, Mapping
 
     from sqlalchemy import Table
 
     import activedb as adb
 
+T = TypeVar("T")
 MODES = ("memory", "postgres", "apart")
 DEADLOCK_TIMEOUT_MS = 25
 """After how long a wait the server looks for a deadlock; its own default is a second."""
@@ -137,7 +138,7 @@ class Ground:
         """
         rows = self._connection.execute(_WAITS, {"age_s": 2 * DEADLOCK_TIMEOUT_MS / 1_000}).all()
         graph = {pid: set(blockers) for pid, blockers, _ in rows}
-        settled = {pid for pid, _, old in rows if old and not _reaches(graph, pid, pid)}
+        settled = {pid for pid, _, old in rows if old and not reaches(graph, pid, pid)}
         return {
             self._owners[pid]: {self._owners.get(blocker, 0) for blocker in graph[pid]}
             for pid in settled
@@ -156,9 +157,9 @@ class Ground:
             )
 
 
-def _reaches(graph: dict[int, set[int]], start: int, end: int) -> bool:
+def reaches(graph: Mapping[T, Collection[T]], start: T, end: T) -> bool:
     """Tell whether a path of at least one edge leads from `start` to `end`."""
-    seen: set[int] = set()
+    seen: set[T] = set()
     ahead = list(graph.get(start, ()))
     while ahead:
         node = ahead.pop()

@@ -21,6 +21,7 @@ lines of its own::
 ====================================  ===========================================================
 ``settings retries_max=1``            settings of the databases; ``lock_timeout_ms`` and so on
 ``only memory postgres``              the modes in which to play it, where not in all
+``together T1 T2``                    in mode ``apart`` these share a database object
 ``given accounts 1 balance=10``       committed rows to start from
 ``T1 begin``                          ``with db.transaction()`` on a thread of its own
 ``T1 run``                            ``db.run(...)``, which tries again when that is safe
@@ -118,6 +119,9 @@ class Script:
                     self.settings[name] = value(text.replace("_", " "))
                 return [command]
             case "only":
+                return [command]
+            case "together":
+                self.stage.together = set(rest.split())
                 return [command]
             case "given":
                 self._given(rest)

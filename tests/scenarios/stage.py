@@ -30,6 +30,7 @@ from activedb.errors import (
     TransactionError,
     TransactionStateError,
 )
+from tests.scenarios.ground import reaches
 from tests.scenarios.judge import Event
 from tests.scenarios.operations import VERBS, Operation, called, perform
 from tests.scenarios.pool import WatchedPool
@@ -285,6 +286,7 @@ class Stage:
         self.strands: dict[str, Strand] = {}
         self.events: list[tuple[int, bool, Event]] = []
         self.broken: BaseException | None = None
+        self.together: set[str] = set()
         self._names: dict[tuple[int, int], str] = {}
         self._latch = threading.Lock()
         self._round = 0
@@ -362,7 +364,8 @@ class Stage:
         )
 
     def _open(self, step: Step) -> None:
-        db, tables = self.ground.database(step.name, self.settings)
+        process = min(self.together) if step.name in self.together else step.name
+        db, tables = self.ground.database(process, self.settings)
         again = step.verb == "run"
         retried = again and self.settings.get("retries_max", 0) > 0
         strand = Strand(self, step.name, db, tables, retried)
@@ -428,8 +431,11 @@ class Stage:
         local |= self._awaited()
         frames = sys._current_frames()
         waits: dict[str, str] = {}
+        tops: dict[str, set[str]] = {}
         server: dict[int, set[int]] | None = None
+        crossing: set[str] = set()
         for strand in busy:
+            on_server = None
             step, frame = strand.current, frames.get(strand.thread)
             if step is None or frame is None:
                 return None
@@ -442,10 +448,17 @@ class Stage:
             elif module.startswith("psycopg"):
                 if server is None:
                     server = self.ground.server_waits()
-                waited = self._on_the_server(strand, server)
+                waited = on_server = self._on_the_server(strand, server)
             if not waited:
                 return None
             waits[step.name] = _names_for(step.name, waited)
+            tops.setdefault(top_of(step.name), set()).update(
+                top_of(name) for name in waited if top_of(name) != top_of(step.name)
+            )
+            if waited is on_server:
+                crossing.add(top_of(step.name))
+        if any(reaches(tops, top, top) for top in crossing):
+            return None  # a deadlock through the server: somebody will have to give way
         return counters, waits
 
     def _awaited(self) -> dict[str, set[str]]:

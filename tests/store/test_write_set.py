@@ -440,6 +440,23 @@ def test_inside_flush_is_reached_when_one_table_is_written_and_the_others_are_no
     assert len(rows_of(store, parents)) == len(rows_of(store, children)) == count
 
 
+def test_steps_are_written_after_several_refused_sets_on_one_connection(server: Store) -> None:
+    """The driver must not take for prepared what the server has skipped after a failure."""
+    tree = Table(
+        "tree",
+        server.metadata,
+        Column("id", Integer, primary_key=True),
+        Column("above", ForeignKey("tree.id")),
+    )
+    server.create_all()
+    for number in range(0, 40, 2):
+        steps = WriteSet(server)
+        steps.insert(tree, {"id": number + 1, "above": None})
+        steps.insert(tree, {"id": number, "above": number + 1})
+        steps.commit()
+    assert len(rows_of(server, tree)) == 40
+
+
 def test_one_row_is_one_statement(server: Store) -> None:
     parents, children = family(server)
     insert_rows(server, parents, [{"id": 1}, {"id": 2}])

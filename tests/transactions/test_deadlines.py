@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import Engine, event, func, select
 
 from activedb import State
 from activedb.errors import (
@@ -297,6 +297,30 @@ def test_cancel_ends_a_statement_at_the_server(where: Place, bank: Bank) -> None
     opened[0].cancel()  # maybe before the statement has reached the server
     with pytest.raises(TransactionCancelled):
         running.result(PATIENCE_S)
+
+
+def test_cancel_that_comes_before_the_statement_reaches_the_server_ends_it_too(
+    where: Place, bank: Bank
+) -> None:
+    if where.is_memory:
+        pytest.skip("nothing sleeps in memory")
+    opened: list[Transaction] = []
+
+    def too_early(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
+        if "pg_sleep" in statement:
+            in_thread(opened[0].cancel).result(5)
+
+    def work(t: Transaction) -> None:
+        opened.append(t)
+        sleep_at_server(t)
+
+    event.listen(Engine, "before_cursor_execute", too_early)
+    try:
+        with pytest.raises(TransactionCancelled):
+            in_thread(bank.db.run, work).result(PATIENCE_S)
+    finally:
+        event.remove(Engine, "before_cursor_execute", too_early)
+    assert opened[0].state is State.ABORTED
 
 
 def test_cancel_of_a_child_leaves_its_parent_free_to_go_on(holder: Bank) -> None:

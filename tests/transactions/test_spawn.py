@@ -280,6 +280,29 @@ def test_child_waits_for_what_its_working_parent_holds_until_that_joins(bank: Ba
     assert not bank.db._forest.offers._awaited
 
 
+def test_child_that_begins_late_takes_nothing_from_its_working_parent(where: Place) -> None:
+    """Between its read and its write the parent holds the row, whoever begins meanwhile."""
+    bank = open_bank(where.open(threads=1), {1: 10})
+    go = threading.Event()
+
+    def add_one(s: Transaction) -> None:
+        row = s.get(bank.accounts, 1, for_update=True)
+        assert row is not None
+        s.update(bank.accounts, 1, balance=row["balance"] + 1)
+
+    with bank.db.transaction() as t:
+        busy = t.spawn(lambda s: go.wait(5))
+        until(lambda: busy._task.claimed)
+        queued = t.spawn(add_one)
+        row = t.get(bank.accounts, 1, for_update=True)
+        assert row is not None
+        go.set()
+        until(lambda: bank.db._forest.offers._awaited)
+        t.update(bank.accounts, 1, balance=row["balance"] + 1)
+        queued.result()
+    assert bank.committed() == {1: 12}
+
+
 def test_grandchild_waits_for_what_its_working_grandparent_holds(bank: Bank) -> None:
     touched = threading.Event()
 

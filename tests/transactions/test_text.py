@@ -72,6 +72,29 @@ def test_query_of_text_sees_the_sphere(bank: Bank, sql: str, expected: list[Any]
         assert rows(t, statement, **values) == expected
 
 
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT id, owner, count(*) FROM accounts GROUP BY id",
+        "SELECT a.id, max(n.id), a.owner FROM accounts a LEFT JOIN notes n ON true GROUP BY a.id",
+        "SELECT accounts.* FROM accounts GROUP BY accounts.id HAVING accounts.balance > 5",
+        'SELECT *, count(*) FROM accounts AS "A" GROUP BY "A".id, "A".balance',
+        "SELECT n.id, count(a.id), (SELECT n.text) FROM notes n, accounts a GROUP BY n.id",
+        "SELECT id, owner FROM {schema}.accounts GROUP BY {schema}.accounts.id ORDER BY balance",
+    ],
+)
+def test_query_grouped_by_the_key_may_name_the_other_columns(bank: Bank, sql: str) -> None:
+    statement = sql.replace("{schema}", bank.db._store.schema)
+    with bank.db.transaction() as t:
+        t.update(bank.accounts, 1, owner="ann")
+        t.insert(bank.accounts, {"id": 3, "owner": "ann", "balance": 30})
+        t.insert(bank.notes, {"id": 1, "text": "x"})
+        seen = sorted(map(repr, t.query(text(statement))))
+        assert seen
+    with bank.db.transaction() as t:
+        assert sorted(map(repr, t.query(text(statement)))) == seen
+
+
 def test_query_of_text_takes_parameters_bound_or_beside(bank: Bank) -> None:
     sql = "SELECT id FROM accounts WHERE id > :y AND :z = :z"
     typed = text("SELECT id, owner FROM accounts").columns(column("id", Integer), column("owner"))
@@ -154,7 +177,7 @@ def test_query_of_text_without_a_parameters_value_raises_and_spares_the_transact
     with bank.db.transaction() as t:
         with pytest.raises(InvalidRow, match="'y'"):
             t.query(text("SELECT id FROM accounts WHERE id = :y"))
-        with pytest.raises(UnsupportedStatement, match="sqlalchemy.text"):
+        with pytest.raises(UnsupportedStatement, match=r"sqlalchemy\.text"):
             t.query("SELECT id FROM accounts")
         t.update(bank.accounts, 1, balance=11)
     assert bank.committed() == {1: 11, 2: 20}

@@ -1,0 +1,274 @@
+"""FOR UPDATE, NOWAIT and SKIP LOCKED: against transactions here and in other processes."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import Column, Integer, String, Table, func, select, update
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+import activedb as adb
+from activedb.errors import LockNotAvailable, UnsupportedStatement
+from tests.databases import Place, in_thread, lock_waits, until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.timeout(30)
+
+
+def declare(db: adb.Database) -> Table:
+    jobs = Table(
+        "jobs",
+        db.metadata,
+        Column("id", Integer, primary_key=True),
+        Column("state", String(10)),
+        Column("rank", Integer),
+    )
+    db.create_all()
+    return jobs
+
+
+class Desk:
+    """Two databases on one place: on Postgres they are like two processes."""
+
+    def __init__(self, where: Place, *, far: bool):
+        self.here = where.open(lock_timeout_ms=8_000)
+        self.jobs = declare(self.here)
+        self.there = where.open(lock_timeout_ms=8_000) if far else self.here
+        self.jobs_there = declare(self.there) if far else self.jobs
+        with self.here.transaction() as t:
+            for key in range(1, 7):
+                t.insert(self.jobs, {"id": key, "state": "new", "rank": -key})
+
+    def queue(self, count: int | None, **how: bool) -> Any:
+        """Draw the SELECT of a queue: the jobs of the highest rank first."""
+        jobs = self.jobs
+        chosen = select(jobs.c.id).where(jobs.c.state == "new").order_by(jobs.c.rank.desc())
+        return chosen.limit(count).with_for_update(**how)
+
+
+@pytest.fixture(params=["here", "elsewhere"])
+def desk(request: pytest.FixtureRequest, where: Place) -> Desk:
+    """Six jobs; who else has locks is in this process or, on Postgres, as if in another."""
+    far = request.param == "elsewhere"
+    if far and where.is_memory:
+        pytest.skip("the memory twin has one process")
+    return Desk(where, far=far)
+
+
+@pytest.fixture
+def taken(desk: Desk) -> Iterator[Desk]:
+    """The same, while another transaction has the jobs 1 and 3."""
+    hold, ready = threading.Event(), threading.Event()
+
+    def work(t: adb.Transaction) -> None:
+        t.get_many(desk.jobs_there, [1, 3], for_update=True)
+        ready.set()
+        hold.wait(20)
+
+    working = in_thread(desk.there.run, work)
+    assert ready.wait(10)
+    yield desk
+    hold.set()
+    working.result(10)
+
+
+def test_get_nowait_of_a_taken_row_raises_at_once_and_spares_the_transaction(taken: Desk) -> None:
+    jobs = taken.jobs
+    with taken.here.transaction() as t:
+        t.update(jobs, 2, state="mine")
+        for _ in range(2):
+            with pytest.raises(LockNotAvailable, match=r"jobs.*\(1,\)"):
+                t.get(jobs, 1, for_update=True, nowait=True)
+        with pytest.raises(LockNotAvailable, match=r"\(3,\)"):
+            t.get_many(jobs, [2, 3, 4], for_update=True, nowait=True)
+        row = t.get(jobs, 4, for_update=True, nowait=True)
+        assert row is not None
+        assert row["state"] == "new"
+        t.update(jobs, 4, state="mine")
+        assert t.get(jobs, 99, for_update=True, nowait=True) is None
+        t.insert(jobs, {"id": 99})
+    with taken.here.transaction() as t:
+        assert t.get_many(jobs, [2, 4, 99])[4] == {"id": 4, "state": "mine", "rank": -4}
+
+
+def test_get_nowait_goes_with_for_update_only(desk: Desk) -> None:
+    with desk.here.transaction() as t:
+        with pytest.raises(UnsupportedStatement, match="for_update=True"):
+            t.get(desk.jobs, 1, nowait=True)
+        assert t.get(desk.jobs, 1) is not None
+
+
+def test_get_nowait_of_a_row_that_was_read_before_upgrades_or_raises(desk: Desk) -> None:
+    jobs = desk.jobs
+    with desk.here.transaction() as t:
+        t.get(jobs, 1)
+        assert t.get(jobs, 1, for_update=True, nowait=True) is not None
+        t.get(jobs, 2)
+        reading = in_thread(_hold_shared, desk, 2)
+        holder = reading.result(10)
+        try:
+            with pytest.raises(LockNotAvailable):
+                t.get(jobs, 2, for_update=True, nowait=True)
+        finally:
+            holder.set()
+        t.update(jobs, 1, state="mine")
+
+
+def _hold_shared(desk: Desk, key: int) -> threading.Event:
+    """Have another transaction read a row, and keep it until the event is set."""
+    release, ready = threading.Event(), threading.Event()
+
+    def work(t: adb.Transaction) -> None:
+        t.get(desk.jobs_there, key)
+        ready.set()
+        release.wait(20)
+
+    in_thread(desk.there.run, work)
+    assert ready.wait(10)
+    return release
+
+
+def test_query_skip_locked_returns_the_first_free_rows_and_locks_them(taken: Desk) -> None:
+    with taken.here.transaction() as t:
+        assert t.query(taken.queue(2, skip_locked=True)) == [(2,), (4,)]
+        t.update(taken.jobs, 2, state="done")
+        with t.subtransaction() as s:
+            assert s.query(taken.queue(2, skip_locked=True)) == [(4,), (5,)]
+        assert t.query(taken.queue(None, skip_locked=True)) == [(4,), (5,), (6,)]
+        assert t.query(taken.queue(0, skip_locked=True)) == []
+
+        def look(other: adb.Transaction) -> Any:
+            with pytest.raises(LockNotAvailable):
+                other.get(taken.jobs_there, 5, for_update=True, nowait=True)
+            return other.get(taken.jobs_there, 7, for_update=True, nowait=True)
+
+        assert in_thread(taken.there.run, look).result(10) is None
+
+
+def test_query_skip_locked_sees_and_skips_rows_of_the_sphere(taken: Desk) -> None:
+    jobs = taken.jobs
+    with taken.here.transaction() as t:
+        t.insert(jobs, {"id": 50, "state": "new", "rank": 100})
+        t.update(jobs, 2, state="done")
+        t.delete(jobs, 4)
+        with t.subtransaction() as s:
+            assert s.query(taken.queue(2, skip_locked=True)) == [(50,), (5,)]
+
+
+def test_query_nowait_raises_if_any_of_its_rows_is_taken(taken: Desk) -> None:
+    jobs = taken.jobs
+    with taken.here.transaction() as t:
+        with pytest.raises(LockNotAvailable, match=r"\(1,\)"):
+            t.query(taken.queue(2, nowait=True))
+        free = select(jobs).where(jobs.c.id > 3).order_by(jobs.c.id).with_for_update(nowait=True)
+        assert [row.id for row in t.query(free)] == [4, 5, 6]
+        t.update(jobs, 4, state="mine")
+
+
+def test_query_for_update_waits_for_taken_rows_and_locks_all(desk: Desk) -> None:
+    jobs = desk.jobs
+    with desk.here.transaction() as t:
+        found = t.query(select(jobs).where(jobs.c.id < 3).with_for_update().order_by(jobs.c.id))
+        assert [row.state for row in found] == ["new", "new"]
+
+        def look(other: adb.Transaction) -> None:
+            for key in (1, 2):
+                with pytest.raises(LockNotAvailable):
+                    other.get(desk.jobs_there, key, for_update=True, nowait=True)
+
+        in_thread(desk.there.run, look).result(10)
+        assert t.query(select(jobs.c.id).where(jobs.c.id == 1).with_for_update(read=True)) == [(1,)]
+        t.update(jobs, 1, state="mine")
+
+
+def test_query_for_update_here_waits_until_the_row_is_free(where: Place) -> None:
+    desk = Desk(where, far=False)
+    with desk.here.transaction() as t:
+        t.update(desk.jobs, 1, state="late")
+        waits = lock_waits(desk.here)
+        waiting = in_thread(
+            desk.here.run, lambda s: s.query(select(desk.jobs.c.state).limit(1).with_for_update())
+        )
+        until(lambda: lock_waits(desk.here) > waits)
+    assert len(waiting.result(10)) == 1
+
+
+def test_query_for_update_of_a_mapped_class_locks_its_rows(where: Place) -> None:
+    db = where.open()
+
+    class Base(DeclarativeBase):
+        metadata = db.metadata
+
+    class Task(Base):
+        __tablename__ = "tasks"
+        id: Mapped[int] = mapped_column(primary_key=True)
+        name: Mapped[str] = mapped_column(String(10))
+
+    db.create_all()
+    with db.transaction() as t:
+        t.insert(Task, {"id": 1, "name": "a"})
+        t.insert(Task, {"id": 2, "name": "b"})
+    with db.transaction() as t:
+        claim = select(Task).order_by(Task.id).limit(1).with_for_update(skip_locked=True)
+        assert [row.Task.name for row in t.query(claim)] == ["a"]
+        other = in_thread(db.run, lambda s: [row.Task.name for row in s.query(claim)])
+        assert other.result(10) == ["b"]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda jobs, other: select(jobs, other).where(jobs.c.id == other.c.id),
+        lambda jobs, other: select(jobs.c.state).distinct(),
+        lambda jobs, other: select(jobs.c.state).group_by(jobs.c.state),
+        lambda jobs, other: select(jobs.c.id).offset(1),
+        lambda jobs, other: select(jobs.subquery("q") if hasattr(jobs, "subquery") else other),
+    ],
+)
+def test_query_for_update_of_more_than_rows_of_one_table_is_refused(desk: Desk, make: Any) -> None:
+    statement = make(desk.jobs, desk.jobs.alias("other"))
+    with desk.here.transaction() as t:
+        with pytest.raises(UnsupportedStatement, match="with_for_update"):
+            t.query(statement.with_for_update(skip_locked=True))
+        t.update(desk.jobs, 1, state="mine")
+
+
+def test_queue_of_jobs_with_many_workers_does_each_job_once(where: Place, scale: int) -> None:
+    workers, count = 4, 20 * scale
+    databases = [where.open(threads=8)]
+    jobs = {databases[0]: declare(databases[0])}
+    if not where.is_memory:
+        databases.append(where.open(threads=8))
+        jobs[databases[1]] = declare(databases[1])
+    first = jobs[databases[0]]
+    with databases[0].transaction() as t:
+        for key in range(count):
+            t.insert(first, {"id": key, "state": "new", "rank": key % 3})
+    done: list[list[int]] = [[] for _ in range(workers)]
+
+    def work(number: int) -> None:
+        db = databases[number % len(databases)]
+        table = jobs[db]
+        claim = select(table.c.id).where(table.c.state == "new").order_by(table.c.rank).limit(2)
+
+        def step(t: adb.Transaction) -> list[int]:
+            found = [row.id for row in t.query(claim.with_for_update(skip_locked=True))]
+            for key in found:
+                t.update(table, key, state=f"w{number}")
+            return found
+
+        while found := db.run(step):
+            done[number] += found
+
+    working = [in_thread(work, number) for number in range(workers)]
+    for one in working:
+        one.result(25)
+    assert sorted(key for part in done for key in part) == list(range(count))
+    with databases[0].transaction() as t:
+        left = select(func.count()).where(first.c.state == "new")
+        assert t.query(left) == [(0,)]
+        assert t.execute(update(first).values(state="old")) == count
