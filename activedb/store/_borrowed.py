@@ -77,7 +77,7 @@ class BorrowedSession(Session):
         """Whether the caller's transaction has committed, once it has ended."""
         committed = self._store.outcome(number)
         if committed:
-            self._hand_over()
+            self._committed()
         return committed
 
     def close(self) -> None:

@@ -7,8 +7,7 @@ sure that the values would arrive as by single statements; see `_wire`.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import itemgetter
@@ -19,15 +18,16 @@ from psycopg.adapt import Buffer, Dumper, PyFormat
 from psycopg.pq import Format
 from sqlalchemy import Connection
 
+from activedb.store._direct import driver_cursor
 from activedb.store._tables import Key, Row, TableSpec
 from activedb.store._wire import ServerColumn, Way, bound, server_table, way_of
 
 __all__ = ["COPY_ROWS_MIN", "UNNEST_ROWS_MIN", "copy_rows", "delete_rows", "update_rows"]
 
-COPY_ROWS_MIN = 30
+COPY_ROWS_MIN = 40
 """So many new rows are written faster by COPY than by one INSERT each in a pipeline."""
 
-UNNEST_ROWS_MIN = 30
+UNNEST_ROWS_MIN = 80
 """So many rows are changed or deleted faster by one statement than by one each in a pipeline."""
 
 _ARRAY_BYTES_MAX = 256 << 20  # the server takes 1 GB in one message
@@ -47,7 +47,7 @@ def copy_rows(connection: Connection, spec: TableSpec, rows: Sequence[Row]) -> b
     if is_binary:
         statement += " (FORMAT BINARY)"
     statement = statement.replace("%%", "%")  # psycopg takes them as they are without parameters
-    with _cursor(connection) as cursor, cursor.copy(statement) as copy:
+    with driver_cursor(connection) as cursor, cursor.copy(statement) as copy:
         if is_binary:
             copy.set_types([column.server.dumped_as for column in columns])
         write_row = copy.write_row
@@ -128,7 +128,7 @@ def _unnest(
 
     In halves if the arrays are too long for one message.
     """
-    with _cursor(connection) as cursor:
+    with driver_cursor(connection) as cursor:
         arrays = [_array(column, cursor) for column in columns]
         size = len(columns[0].values)
         if size > 1 and sum(len(array.data) for array in arrays) > _ARRAY_BYTES_MAX:
@@ -148,20 +148,6 @@ def _unnest(
             f"unnest({values}) AS n ({names}) WHERE {same}",
             arrays,
         )
-
-
-@contextmanager
-def _cursor(connection: Connection) -> Iterator[psycopg.Cursor[Any]]:
-    """A cursor of psycopg's own, inside the transaction that SQLAlchemy has begun."""
-    assert connection.in_transaction()
-    driver: psycopg.Connection[Any] = connection.connection.driver_connection  # type: ignore[assignment]
-    try:
-        with driver.cursor() as cursor:
-            yield cursor
-    except psycopg.Error as error:
-        if driver.closed:
-            connection.invalidate(error)  # nobody else would tell the pool
-        raise
 
 
 # -- arrays in binary form -------------------------------------------------------------------

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
+from types import TracebackType
 
 import psycopg
 from sqlalchemy.exc import DBAPIError, PendingRollbackError, StatementError
@@ -23,7 +22,7 @@ from activedb.errors import (
     UniqueViolation,
 )
 
-__all__ = ["translated"]
+__all__ = ["translated", "translation"]
 
 _GIVEN_UP = {
     "40001": "a concurrent transaction of another process conflicts",
@@ -45,9 +44,8 @@ _VIOLATIONS: dict[str, type[ConstraintViolation]] = {
 _SQLITE_REFERENCE = "FOREIGN KEY constraint failed"  # of RESTRICT too, which counts as a trigger
 
 
-@contextmanager
-def translated(doing: str) -> Iterator[None]:
-    """Turn driver errors raised inside into errors of the one tree.
+class translated:  # noqa: N801  # used like a function
+    """Turn driver errors raised inside into errors of the one tree: ``with translated(doing):``.
 
     Those that come through SQLAlchemy, and psycopg's own.
 
@@ -56,23 +54,45 @@ def translated(doing: str) -> Iterator[None]:
     doing : str
         What is being done, for the message: "read rows of accounts".
     """
-    try:
-        yield
-    except DBAPIError as error:
-        raise _translate(error.orig, doing, gone=error.connection_invalidated) from error
-    except psycopg.Error as error:
-        raise _translate(error, doing, gone=False) from error
-    except PendingRollbackError as error:
-        raise ConnectionLost(f"the connection was lost before this could {doing}") from error
-    except PoolTimeout as error:
-        raise LockTimeout(
+
+    __slots__ = ("_doing",)
+
+    def __init__(self, doing: str):
+        self._doing = doing
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None:
+            ours = translation(error, self._doing)
+            if ours is not None:
+                raise ours from error
+
+
+def translation(error: BaseException, doing: str) -> ActiveDBError | None:
+    """The error of the one tree for a driver's or SQLAlchemy's; None for every other error."""
+    if isinstance(error, DBAPIError):
+        return _translate(error.orig, doing, gone=error.connection_invalidated)
+    if isinstance(error, psycopg.Error):
+        return _translate(error, doing, gone=False)
+    if isinstance(error, PendingRollbackError):
+        return ConnectionLost(f"the connection was lost before this could {doing}")
+    if isinstance(error, PoolTimeout):
+        return LockTimeout(
             f"cannot {doing}: all connections are in use; run fewer transactions at once, or "
             f"raise threads"
-        ) from error
-    except UnicodeError as error:
-        raise InvalidRow(f"cannot {doing}: {error}") from error
-    except StatementError as error:
-        raise InvalidRow(f"cannot {doing}: {error.orig or error}") from error
+        )
+    if isinstance(error, UnicodeError):
+        return InvalidRow(f"cannot {doing}: {error}")
+    if isinstance(error, StatementError):
+        return InvalidRow(f"cannot {doing}: {error.orig or error}")
+    return None
 
 
 def _translate(origin: BaseException | None, doing: str, *, gone: bool) -> ActiveDBError:

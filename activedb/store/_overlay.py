@@ -21,9 +21,10 @@ from sqlalchemy.sql.selectable import CompoundSelect, TextualSelect
 
 from activedb.errors import UnsupportedStatement
 from activedb.store._names import Names
+from activedb.store._plain_text import PlainText
 from activedb.store._rewriting import Targets, edits_of
 from activedb.store._shadow import Dirty, Shadow, shadow_of
-from activedb.store._sql_text import PlainText, Understood, understand
+from activedb.store._sql_text import Understood, understand
 from activedb.store._tables import Tables, TableSpec
 
 if TYPE_CHECKING:
@@ -68,7 +69,10 @@ def tables_of(statement: Any, store: Store, tables: Tables) -> list[Table]:
     found: dict[str, Table] = {}
     if isinstance(statement, TextClause):
         dialect = store.engine.dialect
-        plain = PlainText(str(statement.compile(dialect=dialect)), dialect.name)
+        sql = str(statement.compile(dialect=dialect))
+        if "__[POSTCOMPILE" in sql:
+            return []  # the list of an IN is missing yet
+        plain = PlainText(sql, dialect.name)
         names = Names(store, tables)
         for reference in understand(plain).references:
             table = names.table(reference)

@@ -7,7 +7,8 @@ from typing import Any, TypeAlias
 
 from activedb.errors import UnsupportedStatement
 from activedb.store._names import Names
-from activedb.store._sql_text import Edit, PlainText, Reference, Understood
+from activedb.store._plain_text import Edit, PlainText
+from activedb.store._sql_text import Reference, Understood
 from activedb.store._tables import TableSpec
 
 __all__ = ["Targets", "edits_of"]

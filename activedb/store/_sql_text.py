@@ -4,14 +4,13 @@ Every statement is judged by the text that would be sent: one built with SQLAlch
 mapped class makes, one written by hand. Whatever is not understood here is refused, so nothing
 runs whose tables are not known::
 
-    text ──► plain (placeholders numbered) ──► tokens, tree ──► Understood: references, …
-    edits + plain ──► the text with the edits made, everything else as it was
+    text ──► PlainText (placeholders out of the way) ──► tokens, tree ──► Understood
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -23,18 +22,10 @@ from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import SqlglotError
 
 from activedb.errors import UnsupportedStatement
+from activedb.store._plain_text import Edit, PlainText
 
-__all__ = ["Edit", "PlainText", "Reference", "Understood", "understand"]
+__all__ = ["Grouping", "Reference", "Understood", "understand"]
 
-_REPEATED = 8  # placeholders in a row that are analysed as one: IN lists of any length are alike
-_PYFORMAT = re.compile(
-    r"%\([^)]*\)s(?P<cast>(?:::[A-Za-z_ ]+(?:\(\d+(?:, \d+)?\))?(?:\[\])*)?)"
-    r"(?:, %\([^)]*\)s(?P=cast)){" + str(_REPEATED - 1) + r",}"
-    r"|%\([^)]*\)s|%%"
-)
-_QMARKS = re.compile(r"\?(?:, \?){" + str(_REPEATED - 1) + r",}")
-
-_LANGUAGES = {"postgresql": "postgres", "sqlite": "sqlite"}
 _BEGINNINGS = {TokenType.SELECT, TokenType.WITH, TokenType.L_PAREN}
 _REFUSED: tuple[tuple[type[exp.Expr], str], ...] = (
     (exp.Into, "SELECT … INTO makes a table; use execute(insert(table).from_select(…))"),
@@ -47,21 +38,13 @@ _REFUSED: tuple[tuple[type[exp.Expr], str], ...] = (
 _OF_TABLES = {"this", "db", "alias", "joins", "laterals", "rows_from", "ordinality"}
 _READ_BEHIND = re.compile(
     r"(query|table|schema|database|cursor)_to_xml\w*|dblink\w*|ts_stat|set_config|load_extension"
+    r"|lo_(creat|create|from_bytea|import|put|truncate(64)?|unlink)|lowrite"
 )
 _LOWER = str.maketrans(ascii_uppercase, ascii_lowercase)  # databases fold no other letters
 _HIDDEN_COLUMNS = {
     "postgres": {"ctid", "xmin", "xmax", "cmin", "cmax", "tableoid"},
     "sqlite": {"rowid", "oid", "_rowid_"},
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Edit:
-    """What to put where text stood: plain text from `start` up to `end`."""
-
-    start: int
-    end: int
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,69 +137,6 @@ class Understood:
     head: int
     has_with: bool
     comments: tuple[Edit, ...]
-
-
-class PlainText:
-    """A statement's text with its placeholders out of the way.
-
-    psycopg's ``%(name)s`` become ``$1`` and its ``%%`` become ``%``; long rows of placeholders
-    become one, so that IN lists of any length are the same text.
-
-    Parameters
-    ----------
-    sql : str
-    dialect : {"postgresql", "sqlite"}
-
-    Attributes
-    ----------
-    text : str
-    language : str
-        What sqlglot calls the dialect.
-    """
-
-    def __init__(self, sql: str, dialect: str):
-        self.language = _LANGUAGES[dialect]
-        self._is_pyformat = dialect == "postgresql"
-        self._kept: list[tuple[int, int, str]] = []
-        parts: list[str] = []
-        length = done = 0
-        for found in (_PYFORMAT if self._is_pyformat else _QMARKS).finditer(sql):
-            before = sql[done : found.start()]
-            if self._is_pyformat:
-                known = found.group()
-                plain = "%" if known == "%%" else "$1" + (found.group("cast") or "")
-            else:
-                known, plain = found.group(), "?"
-            parts += [before, plain]
-            start = length + len(before)
-            length = start + len(plain)
-            if known != "%%":
-                self._kept.append((start, length, known))
-            done = found.end()
-        parts.append(sql[done:])
-        self.text = "".join(parts)
-
-    @property
-    def places(self) -> frozenset[int]:
-        """Where the placeholders stand."""
-        return frozenset(start for start, _, _ in self._kept)
-
-    def edited(self, edits: Iterable[Edit]) -> str:
-        """The statement's text with `edits` made, which do not overlap."""
-        changes = [(start, end, kept) for start, end, kept in self._kept]
-        changes += [(edit.start, edit.end, edit.text) for edit in edits]
-        parts: list[str] = []
-        done = 0
-        for start, end, text in sorted(changes):
-            assert start >= done, "edits overlap"
-            parts += [self.restored(self.text[done:start]), text]
-            done = end
-        parts.append(self.restored(self.text[done:]))
-        return "".join(parts)
-
-    def restored(self, plain: str) -> str:
-        """Plain text as it stands in the statement."""
-        return plain.replace("%", "%%") if self._is_pyformat else plain
 
 
 def understand(plain: PlainText) -> Understood:

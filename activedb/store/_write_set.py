@@ -10,7 +10,9 @@ from operator import attrgetter, is_
 from typing import Any, NamedTuple, TypeAlias
 
 from sqlalchemy import (
+    ColumnElement,
     Connection,
+    Delete,
     Insert,
     MetaData,
     Table,
@@ -19,7 +21,6 @@ from sqlalchemy import (
     bindparam,
     delete,
     insert,
-    tuple_,
     update,
 )
 from sqlalchemy.ext.compiler import compiles
@@ -27,6 +28,7 @@ from sqlalchemy.sql.ddl import sort_tables
 
 from activedb.errors import ConstraintViolation, SerializationConflict, UniqueViolation
 from activedb.store import _bulk
+from activedb.store._direct import run
 from activedb.store._faults import translated
 from activedb.store._tables import Key, Row, TableSpec
 from activedb.store._violations import named
@@ -184,13 +186,17 @@ def _delete(connection: Connection, gone: list[Change]) -> None:
     with naming(connection, f"delete rows of {spec.name}", gone):
         if len(keys) >= _bulk.UNNEST_ROWS_MIN and _bulk.delete_rows(connection, spec, keys):
             return
-        columns = tuple_(*(spec.table.c[name] for name in spec.key_columns))
-        statement = delete(spec.table).where(columns.in_(bindparam("keys", expanding=True)))
-        for start in range(0, len(keys), _KEYS_MAX):
-            connection.execute(statement, {"keys": keys[start : start + _KEYS_MAX]})
+        keyed = [f"key_{name}" for name in spec.key_columns]
+        run(connection, _delete_by_key(spec), [dict(zip(keyed, k, strict=True)) for k in keys])
 
 
-_KEYS_MAX = 1_000  # keys in one DELETE; keeps the statement below every bound on parameters
+@lru_cache(maxsize=1_024)
+def _delete_by_key(spec: TableSpec) -> Delete:
+    return delete(spec.table).where(_same_key(spec))
+
+
+def _same_key(spec: TableSpec) -> ColumnElement[bool]:
+    return and_(*(spec.table.c[name] == bindparam(f"key_{name}") for name in spec.key_columns))
 
 
 def _update(connection: Connection, changed: list[Change]) -> None:
@@ -207,7 +213,7 @@ def _update(connection: Connection, changed: list[Change]) -> None:
                     | {f"key_{name}": row[name] for name in spec.key_columns}
                     for row in rows
                 ]
-                connection.execute(_update_by_key(spec, columns), values)
+                run(connection, _update_by_key(spec, columns), values)
 
 
 def _by_columns(changed: list[Change]) -> dict[tuple[str, ...], list[Change]]:
@@ -234,9 +240,8 @@ def _differ(a: Any, b: Any) -> bool:
 
 @lru_cache(maxsize=1_024)
 def _update_by_key(spec: TableSpec, columns: tuple[str, ...]) -> Update:
-    c = spec.table.c
-    same_key = and_(*(c[name] == bindparam(f"key_{name}") for name in spec.key_columns))
-    return update(spec.table).where(same_key).values({n: bindparam(f"new_{n}") for n in columns})
+    new: dict[str, Any] = {name: bindparam(f"new_{name}") for name in columns}
+    return update(spec.table).where(_same_key(spec)).values(new)
 
 
 def _insert(connection: Connection, added: list[Change]) -> None:
@@ -244,8 +249,9 @@ def _insert(connection: Connection, added: list[Change]) -> None:
     try:
         with naming(connection, f"insert into {spec.name}", added):
             if len(rows) < _bulk.COPY_ROWS_MIN or not _bulk.copy_rows(connection, spec, rows):
-                names = spec.written
-                connection.execute(_insertion(spec), [{n: row[n] for n in names} for row in rows])
+                names = [(f"new_{name}", name) for name in spec.written]
+                values = [{new: row[name] for new, name in names} for row in rows]
+                run(connection, _insertion(spec), values)
     except UniqueViolation as error:
         if error.constraint == spec.key_constraint or set(error.key) == set(spec.key_columns):
             # The key was absent when this hierarchy locked it: another process came first.
@@ -262,8 +268,9 @@ def _new_rows(changes: Iterable[Change]) -> list[Row]:
 
 @lru_cache(maxsize=1_024)
 def _insertion(spec: TableSpec) -> Insert:
+    statement = _WithIdentity(spec.table) if spec.overrides_identity else insert(spec.table)
     # Inline: nothing is wanted back.
-    return (_WithIdentity if spec.overrides_identity else insert)(spec.table).inline()
+    return statement.values({name: bindparam(f"new_{name}") for name in spec.written}).inline()
 
 
 class _WithIdentity(Insert):

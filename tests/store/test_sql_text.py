@@ -9,7 +9,8 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError
 
 from activedb.errors import UnsupportedStatement
-from activedb.store._sql_text import Edit, PlainText, understand
+from activedb.store._plain_text import Edit, PlainText
+from activedb.store._sql_text import understand
 
 
 def read(sql: str, dialect: str = "postgresql") -> list[str]:
@@ -114,6 +115,7 @@ def test_understand_of_sqlite_text_finds_every_table_it_reads(sql: str, tables: 
         ("SELECT pg_catalog.table_to_xml('a', true, true, '')", "table_to_xml"),
         ("SELECT * FROM dblink('x', 'SELECT 1') AS r(x int)", "dblink"),
         ("SELECT set_config('search_path', 'x', false)", "set_config"),
+        ("SELECT lo_unlink(5)", "lo_unlink"),
         ("SELECT * FROM", "understood"),
         ("SELECT ((1)", "understood"),
         ("SELECT 'open", "understood"),

@@ -5,7 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import Column, Integer, MetaData, Table, column, func, literal_column, select, text
+from sqlalchemy import (
+    Column,
+    Integer,
+    MetaData,
+    Table,
+    bindparam,
+    column,
+    func,
+    literal_column,
+    select,
+    text,
+)
 
 import activedb as adb
 from activedb.errors import InvalidRow, UnsupportedStatement
@@ -103,6 +114,11 @@ def test_query_of_text_takes_parameters_bound_or_beside(bank: Bank) -> None:
         assert t.query(text(sql).bindparams(y=2, z="'"), {"y": 1}) == [(2,), (3,)]
         assert t.query(text(sql), {"y": 2, "z": None}) == []
         assert len(t.query(typed)) == 3
+        chosen = text("SELECT id FROM accounts WHERE id IN :ids ORDER BY id")
+        chosen = chosen.bindparams(bindparam("ids", expanding=True))
+        assert t.query(chosen, {"ids": [3, 1]}) == [(1,), (3,)]
+        assert t.query(chosen, {"ids": []}) == []
+        assert len(t.query(chosen, {"ids": list(range(2_000))})) == 3
         assert t.query(select(typed.subquery("q").c.id).where(column("id") > 2)) == [(3,)]
 
 
