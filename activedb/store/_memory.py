@@ -127,6 +127,9 @@ class MemoryStore(Store):
         """Nothing to ask: the connection cannot be lost."""
         return ""
 
+    def named(self, connection: Connection, number: str) -> str:
+        return number
+
     def outcome(self, number: str) -> bool | None:
         """It has: the connection cannot be lost."""
         return True

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.exc import DataError, DBAPIError, DisconnectionError
 
-__all__ = ["number_of", "outcome", "ping_if_idle"]
+__all__ = ["named", "number_of", "outcome", "ping_if_idle"]
 
 _IDLE_S_MAX = 1.0
 _PAUSE_S = 0.05
@@ -46,10 +46,15 @@ def number_of(connection: Connection) -> str:
 
     After a crash of the server, numbers that never reached its disk are given once more.
     """
+    return named(connection, connection.execute(_NUMBER).scalar_one())
+
+
+def named(connection: Connection, number: str) -> str:
+    """A number that the server has told, with the server's life; one round trip per connection."""
     known = connection.info  # of the driver's connection, which has one life
     if "life of the server" not in known:
         known["life of the server"] = connection.execute(_LIFE_NOW).scalar_one()
-    return f"{known['life of the server']}/{connection.execute(_NUMBER).scalar_one()}"
+    return f"{known['life of the server']}/{number}"
 
 
 def outcome(engine: Engine, number: str, patience_s: float) -> bool | None:

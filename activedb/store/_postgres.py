@@ -176,6 +176,9 @@ class PostgresStore(Store):
     def number_of(self, connection: Connection) -> str:
         return _outcome.number_of(connection)
 
+    def named(self, connection: Connection, number: str) -> str:
+        return _outcome.named(connection, number)
+
     def outcome(self, number: str) -> bool | None:
         return _outcome.outcome(self._short, number, self._patience_s)
 

@@ -19,6 +19,7 @@ from activedb.errors import (
     SerializationConflict,
     UnsupportedStatement,
 )
+from activedb.store._by_key import lock_row
 from activedb.store._faults import translated
 from activedb.store._flat import FlatTransaction
 from activedb.store._free_keys import free_to_insert
@@ -60,6 +61,11 @@ class Session(FlatTransaction):
         if owned is not None:
             return owned.rows(keys)
         with self._using(f"read rows of {spec.name}") as connection:
+            if len(keys) == 1 and self.is_shared:
+                row, number = lock_row(connection, spec, keys[0], exclusive=exclusive)
+                if number is not None and self._number is None:
+                    self._number = self._store.named(connection, number)
+                return {keys[0]: row}
             statement = spec.exclusive_select if exclusive else spec.shared_select
             return {**dict.fromkeys(keys), **_rows_by_key(connection, spec, statement, keys)}
 
@@ -194,7 +200,8 @@ class Session(FlatTransaction):
         """
         self._store.trigger("before flush")
         with self._writing("write the rows of a commit") as connection:
-            self._number = self._store.number_of(connection)
+            if self._number is None:
+                self._number = self._store.number_of(connection)
             if self._touched:
                 with translated("check whose tables they are"):
                     self._store.check_owned(connection, self._touched)

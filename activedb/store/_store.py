@@ -124,6 +124,10 @@ class Store(ABC):
         """The server's number of a flat transaction, which `outcome` takes."""
 
     @abstractmethod
+    def named(self, connection: Connection, number: str) -> str:
+        """The same for a number that another statement has brought."""
+
+    @abstractmethod
     def outcome(self, number: str) -> bool | None:
         """Whether a transaction of a lost connection has committed; None if nobody can say."""
 

@@ -69,4 +69,4 @@ def test_stream_runs_on_a_plain_server(ledger: Ledger) -> None:
     ledger.db.feed(stream, events, punctuation=at(3))
     ledger.db.feed(stream, [])
     assert ledger.known() == {"f1": 10, "f3": 30}
-    assert [x["error"] for x in ledger.letters()] == ["ConstraintViolation"]
+    assert [x["error"] for x in ledger.letters()] == ["UniqueViolation"]

@@ -1,0 +1,46 @@
+"""One row by its key, locked: what the transactions ask for most."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import Connection, Select, Text, and_, bindparam, cast, func, select
+
+from activedb.store._direct import fetch
+from activedb.store._tables import Key, Row, TableSpec
+
+__all__ = ["lock_row"]
+
+
+def lock_row(
+    connection: Connection, spec: TableSpec, key: Key, *, exclusive: bool
+) -> tuple[Row | None, str | None]:
+    """The committed row on Postgres, locked; one round trip.
+
+    Returns
+    -------
+    row : Row or None
+        None if there is none.
+    number : str or None
+        The server's number of the transaction, which an exclusive lock gives it anyway; None if
+        the lock is shared, or there is no row.
+    """
+    values = {f"key_{n}": value for n, value in enumerate(key)}
+    found = fetch(connection, _statement(spec, exclusive), values)
+    if not found:
+        return None, None
+    if exclusive:
+        return spec.row(found[0][:-1]), found[0][-1]
+    return spec.row(found[0]), None
+
+
+@lru_cache(maxsize=1_024)
+def _statement(spec: TableSpec, exclusive: bool) -> Select[Any]:
+    c = spec.table.c
+    same_key = and_(*(c[name] == bindparam(f"key_{n}") for n, name in enumerate(spec.key_columns)))
+    if not exclusive:
+        return select(*spec.table.columns).where(same_key).with_for_update(read=True)
+    number = cast(func.pg_current_xact_id(), Text)
+    found = select(*spec.table.columns, number).where(same_key)
+    return found.with_for_update(key_share=True)
