@@ -51,10 +51,13 @@ class Ground:
     ----------
     mode : str
         One of `MODES`.
+    settings : dict
+        Those of the databases that the scenario opens from now on.
     """
 
     def __init__(self, mode: str, server_url: str | None):
         self.mode = mode
+        self.settings: dict[str, Any] = {}
         self._exit = contextlib.ExitStack()
         self._databases: dict[Any, tuple[adb.Database, dict[str, Table]]] = {}
         self._place: Any = None
@@ -78,16 +81,24 @@ class Ground:
 
     def clear(self) -> None:
         """Empty the tables and start the numbering again."""
+        self.settings.clear()
         if self.mode == "memory":
             self._exit.close()
             self._databases.clear()
             self._place = self._exit.enter_context(place(None))
         else:
-            self.database("", {})
+            self.database()
             self._connection.execute(text(f"TRUNCATE {', '.join(NAMES)} RESTART IDENTITY CASCADE"))
 
-    def database(self, top: str, settings: dict[str, Any]) -> tuple[adb.Database, dict[str, Table]]:
-        """Return the database object for a top-level transaction, and its tables by name."""
+    def database(self, top: str = "") -> tuple[adb.Database, dict[str, Table]]:
+        """Return the database object for a top-level transaction, and its tables by name.
+
+        Parameters
+        ----------
+        top : str
+            Name of the transaction, or of one with which it shares the object.
+        """
+        settings = self.settings
         key = (top if self.mode == "apart" else "", *sorted(settings.items()))
         if key not in self._databases:
             db = self._place.open(**{"threads": 12, "retries_max": 0, **settings})
@@ -105,14 +116,14 @@ class Ground:
 
     def insert(self, table: str, rows: list[dict[str, Any]]) -> None:
         """Commit rows to start from."""
-        db, tables = self.database("", {})
+        db, tables = self.database()
         with db.transaction() as t:
             for row in rows:
                 t.insert(tables[table], row)
 
     def committed(self) -> dict[tuple[str, int], dict[str, Any]]:
         """Return the committed rows, by table and key, as the store has them."""
-        db, tables = self.database("", {})
+        db, tables = self.database()
         with self._reading(db) as connection:
             return {
                 (name, row["id"]): dict(row)

@@ -30,6 +30,7 @@ lines of its own::
 ``T1.1 result``                       T1 asks for the result of its spawned child
 ``T1 commit``, ``T1 abort``           the block ends; ``T1 fails``: with an error of its own
 ``T1 get accounts 1`` ...             operations: see `operations`
+``... -> not yet``                    T1 still waits: it does this as soon as it goes on
 ``T1 get accounts 1 ...``             three dots: the step itself takes as long as it takes
 ``committed``                         the last step: committed rows, and the serial order of the
                                       committed transactions that explains everything they saw
@@ -91,8 +92,9 @@ def replay(scenario: str, ground: Ground) -> str:
                 error.add_note(f"line {number}: {line}")
                 raise
         assert script.is_over, "a scenario ends with: committed"
-    except BaseException:
+    except BaseException as error:
         ground.kill()
+        error.add_note("\n".join(lines))
         raise
     finally:
         script.stage.close()
@@ -104,8 +106,7 @@ class Script:
 
     def __init__(self, ground: Ground):
         self.ground = ground
-        self.settings: dict[str, Any] = {}
-        self.stage = Stage(ground, self.settings)
+        self.stage = Stage(ground)
         self.is_over = False
         self._before: dict[Any, Any] | None = None
 
@@ -116,7 +117,7 @@ class Script:
             case "settings":
                 for word in rest.split():
                     name, _, text = word.partition("=")
-                    self.settings[name] = value(text.replace("_", " "))
+                    self.ground.settings[name] = value(text.replace("_", " "))
                 return [command]
             case "only":
                 return [command]
@@ -148,7 +149,7 @@ class Script:
         assert self.stage.is_over(), "a transaction has not ended, or has left locks behind"
         self.is_over = True
         after = self.ground.committed()
-        tables = self.ground.database("", {})[1]
+        tables = self.ground.database()[1]
         columns = {name: [c.name for c in table.columns] for name, table in tables.items()}
         history = self.stage.history()
         order = serial_order(history, self._before or {}, after, columns)

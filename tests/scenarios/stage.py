@@ -17,6 +17,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections import deque
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 PATIENCE_S = 15.0
 OFFER_S = 0.05
 """How long a superior has to stand still until its children know that it will not offer."""
+_ENDINGS = ("commit", "abort", "fails", "result")
 _SLEEPING = ("threading", "activedb.transactions._pool")
 
 
@@ -94,6 +96,7 @@ class Strand:
     is_retried: bool
     inbox: SimpleQueue[Step | None] = field(default_factory=SimpleQueue)
     current: Step | None = None
+    backlog: deque[Step] = field(default_factory=deque)
     ended: bool = False
     thread: int = 0
     error: BaseException | None = None
@@ -204,7 +207,8 @@ class Strand:
 
     def _operate(self, step: Step) -> None:
         """Do something to rows, or to a transaction that has ended or is not the innermost."""
-        t = self.stage.nodes[step.name]
+        name = step.name if step.verb != "begin" else step.name.rpartition(".")[0]
+        t = self.stage.nodes[name]
         live = t.state is State.ACTIVE
         if step.verb not in VERBS:
             assert step.verb in ("commit", "abort", "begin"), f"not a step: {step}"
@@ -262,7 +266,7 @@ class Strand:
         self._finish(outcome)
 
     def _finish(self, outcome: str) -> None:
-        step, self.current = self.current, None
+        step = self.current
         assert step is not None
         self.stage.finished(self, step, outcome)
 
@@ -278,9 +282,9 @@ def _told(error: BaseException) -> str:
 class Stage:
     """The strands of one scenario on one ground."""
 
-    def __init__(self, ground: Ground, settings: dict[str, Any]):
+    def __init__(self, ground: Ground):
         self.ground = ground
-        self.settings = settings
+        self.settings = ground.settings
         self.nodes: dict[str, Transaction] = {}
         self.children: dict[str, Any] = {}
         self.strands: dict[str, Strand] = {}
@@ -319,10 +323,13 @@ class Stage:
             self.events.append((self._round, not issued, Event(name, what, outcome)))
 
     def finished(self, strand: Strand, step: Step, outcome: str) -> None:
-        """Take the outcome of a step."""
+        """Take the outcome of a step, and let the strand go on with one that had to wait for it."""
         with self._latch:
             if step.verb != "spawned":
                 self._done.append((step, outcome))
+            strand.current = strand.backlog.popleft() if strand.backlog else None
+            if strand.current is not None:
+                strand.inbox.put(strand.current)
 
     # -- called by the script ----------------------------------------------------------------
 
@@ -335,17 +342,31 @@ class Stage:
             self._open(step)
         else:
             strand = self._strand(step)
-            assert strand.current is None, f"{strand.current} is still waiting"
-            strand.current = step
+            with self._latch:
+                if strand.current is not None:
+                    strand.backlog.append(step)
+                    return ["not yet"]
+                strand.current = step
             strand.inbox.put(step)
         if to_the_end:
             self._until(lambda: any(done is step for done, _ in self._done))
         waits = self._settled()
         own = [outcome for done, outcome in self._done if done is step]
-        others = sorted(
-            f"{done.name} resumes: {outcome}" for done, outcome in self._done if done is not step
-        )
+        others = [
+            f"{done.name} {'resumes' if first else ' '.join(done.words)}: {outcome}"
+            for done, outcome, first in self._resumed(step)
+        ]
         return [own[0] if own else f"waits for {waits[step.name]}", *others]
+
+    def _resumed(self, step: Step) -> list[tuple[Step, str, bool]]:
+        """Return what others did, by strand; the first step of each is the one that had waited."""
+        found = []
+        met: set[str] = set()
+        for done, outcome in sorted(self._done, key=lambda entry: top_of(entry[0].name)):
+            if done is not step:
+                found.append((done, outcome, done.name not in met and done.verb != "result"))
+                met.add(done.name)
+        return found
 
     def history(self) -> list[Event]:
         """Return the events, in order."""
@@ -365,7 +386,7 @@ class Stage:
 
     def _open(self, step: Step) -> None:
         process = min(self.together) if step.name in self.together else step.name
-        db, tables = self.ground.database(process, self.settings)
+        db, tables = self.ground.database(process)
         again = step.verb == "run"
         retried = again and self.settings.get("retries_max", 0) > 0
         strand = Strand(self, step.name, db, tables, retried)
@@ -443,8 +464,10 @@ class Stage:
             waited: set[str] | None = None
             if step.name in local:
                 waited = local[step.name]
-            elif module in _SLEEPING:
+            elif module in _SLEEPING and step.verb in _ENDINGS:
                 waited = self._live_children(strand)
+                if step.verb == "result":
+                    waited &= {step.name}
             elif module.startswith("psycopg"):
                 if server is None:
                     server = self.ground.server_waits()
