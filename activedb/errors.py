@@ -44,8 +44,9 @@ attached as ``__cause__``::
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 __all__ = [
     "ActiveDBError",
@@ -90,6 +91,18 @@ __all__ = [
 
 class ActiveDBError(Exception):
     """Root of every error that activedb raises on purpose."""
+
+    def again(self) -> Self:
+        """An error like this one, to be raised on one more thread.
+
+        One object would gather the tracebacks and notes of all threads that raise it.
+        """
+        other = copy.copy(self)
+        other.__cause__ = self.__cause__
+        other.__suppress_context__ = self.__suppress_context__
+        if hasattr(other, "__notes__"):
+            other.__notes__ = list(other.__notes__)
+        return other
 
 
 class ConfigurationError(ActiveDBError):

@@ -6,7 +6,6 @@ One connection, opened when it is first needed, for all threads of the hierarchy
 
 from __future__ import annotations
 
-import copy
 import threading
 import time
 from collections.abc import Collection, Iterable, Iterator
@@ -257,7 +256,7 @@ class _Use:
         try:
             if flat.failure is not None:
                 # Another thread's statement: the server takes no more of this transaction.
-                raise copy.copy(flat.failure) from flat.failure
+                raise flat.failure.again() from flat.failure
             connection = flat._connection or flat._open()
             driver_connection = connection.connection.driver_connection
         except BaseException as error:

@@ -147,7 +147,7 @@ def told_of(
         if other is None or other is error or _is_again(other, doom):
             continue
         error.add_note(f"child {child.path} failed too: {type(other).__name__}: {other}")
-        for note in getattr(other, "__notes__", ()):
+        for note in list(getattr(other, "__notes__", ())):
             error.add_note(f"  {note}")
 
 

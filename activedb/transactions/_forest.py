@@ -22,7 +22,7 @@ from activedb.transactions._crossing import Crossing
 from activedb.transactions._deadlines import Deadlines, Limit
 from activedb.transactions._hierarchy import Hierarchy, Run
 from activedb.transactions._joined import Joined
-from activedb.transactions._node import Node, again, current_transaction
+from activedb.transactions._node import Node, current_transaction
 from activedb.transactions._offers import Offers
 from activedb.transactions._pool import Pool
 from activedb.transactions._retries import Retries
@@ -211,7 +211,7 @@ class Forest:
                 ) from error
             except WaitCancelled:
                 doom = node._doom or TransactionAborted(f"{node.path} was cancelled")
-                raise again(doom) from None
+                raise doom.again() from None
 
     def _deadlock(self, node: Node, error: LockDeadlock) -> Deadlock:
         deadlock = Deadlock(f"deadlock, and {node.path} is its victim: {error}")

@@ -158,7 +158,7 @@ class Hierarchy:
             return {key: rows[key] for key in keys}
 
     def read_free(self, spec: TableSpec, keys: Sequence[Key]) -> dict[Key, Row | None]:
-        """As `read` with `exclusive`, without waiting: rows that others have locked are left out."""
+        """As `read` with `exclusive`, at once: rows that others have locked are left out."""
         with self.latch, self.breaking():
             rows = self.base.setdefault(spec, {})
             wanted = [key for key in keys if self._must_fetch(spec, key, rows, exclusive=True)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -610,9 +609,9 @@ class Node:
         if ident is not None and self.state is State.ACTIVE:
             self._check_thread()
         if self._doom is not None:
-            raise again(self._doom)
+            raise self._doom.again()
         if self.hierarchy.broken is not None:
-            raise again(self.hierarchy.broken)
+            raise self.hierarchy.broken.again()
         raise TransactionStateError(f"transaction {self.path} is {self.state}; open another one")
 
     def _check_thread(self) -> None:
@@ -631,18 +630,7 @@ class Node:
     def _raise_doom_instead_of(self, error: BaseException) -> None:
         """Raise why this transaction was to end, if `error` is only how the store put it."""
         doom = self._doom
+        if isinstance(doom, TransactionAborted) and doom.transaction == self.id:
+            return  # its own end, of which `error` is the reason
         if doom is not None and isinstance(error, StoreError) and type(error) is not type(doom):
-            raise again(doom) from error
-
-
-def again(error: ActiveDBError) -> ActiveDBError:
-    """An error like `error`, to be raised on one more thread.
-
-    One object would gather the tracebacks and notes of all threads that raise it.
-    """
-    other = copy.copy(error)
-    other.__cause__ = error.__cause__
-    other.__suppress_context__ = error.__suppress_context__
-    if hasattr(other, "__notes__"):
-        other.__notes__ = list(other.__notes__)
-    return other
+            raise doom.again() from error
