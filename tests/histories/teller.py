@@ -78,8 +78,8 @@ class Teller:
         while not stop.wait(0.01):
             try:
                 sums = self._bank.db.run(lambda t: [t.spawn(self.total).result(), self.total(t)])
-            except (Deadlock, LockTimeout, SerializationConflict):
-                continue
+            except (Deadlock, LockTimeout, SerializationConflict, ConnectionLost):
+                continue  # it has seen nothing
             if sums == [TOTAL, TOTAL]:
                 right += 1
                 self._log(f"sum {right}")

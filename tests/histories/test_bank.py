@@ -87,7 +87,7 @@ def test_bank_of_processes_that_are_killed_is_never_off_by_a_cent(
         workers = []
         for number, name in enumerate("pqr"):
             task = {"url": database_url, "name": name, "seed": seed + 10 * number}
-            task["transfers"] = 12 * scale
+            task["transfers"] = 8 * scale
             worker = Worker("tests.histories.teller", task, tmp_path / f"{name}.log")
             workers.append(stack.enter_context(worker))
         for worker in workers:
@@ -95,7 +95,7 @@ def test_bank_of_processes_that_are_killed_is_never_off_by_a_cent(
         for worker in workers:
             worker.go()
         for worker in workers[:2]:
-            worker.kill_after(chance.randrange(6, 20) * scale)
+            worker.kill_after(chance.randrange(5, 16) * scale)
         workers[2].finish()
         lines = [line for worker in workers for line in worker.lines()]
     server.wait_idle()

@@ -150,7 +150,7 @@ def test_server_killed_at_a_point_of_a_commit_leaves_the_work_done_once(
 
 
 def test_server_that_stays_away_is_reported_and_nothing_is_there(mortal: Mortal, url: str) -> None:
-    with adb.connect(url, lock_timeout_ms=1_000) as db:
+    with adb.connect(url, lock_timeout_ms=1_000, retries_max=1) as db:
         shop = open_shop(db)
         shop.buy(1)
         kill = once(mortal.kill)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.timeout(170)
 THREADS = 4
-TRANSACTIONS = 25
+TRANSACTIONS = 18
 
 
 def run_history(db: adb.Database, kind: str, seed: int, transactions: int) -> History:
