@@ -16,7 +16,7 @@ __all__ = ["lock_row"]
 def lock_row(
     connection: Connection, spec: TableSpec, key: Key, *, exclusive: bool
 ) -> tuple[Row | None, str | None]:
-    """The committed row on Postgres, locked; one round trip.
+    """The committed row, locked on Postgres; one round trip.
 
     Returns
     -------
@@ -24,8 +24,9 @@ def lock_row(
         None if there is none.
     number : str or None
         The server's number of the transaction, which an exclusive lock gives it anyway; None if
-        the lock is shared, or there is no row.
+        the lock is shared, or there is no row, or no server.
     """
+    exclusive = exclusive and connection.dialect.name == "postgresql"
     values = {f"key_{n}": value for n, value in enumerate(key)}
     found = fetch(connection, _statement(spec, exclusive), values)
     if not found:

@@ -1,4 +1,4 @@
-"""Statements that are compiled once and then sent by psycopg itself.
+"""Statements that are compiled once and then sent by the driver itself.
 
 The same SQL and the same values as SQLAlchemy would send, without the work it does at each
 execution, which takes longer than the server for one row.
@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from types import TracebackType
 from typing import Any
 
 import psycopg
 from sqlalchemy import Connection, Dialect, Select
+from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from sqlalchemy.sql.dml import UpdateBase
+
+from activedb.store._prepared import prepared_on
 
 __all__ = ["driver_cursor", "fetch", "run"]
 
@@ -21,16 +25,20 @@ __all__ = ["driver_cursor", "fetch", "run"]
 def run(connection: Connection, statement: UpdateBase, rows: Sequence[dict[str, Any]]) -> None:
     """Execute `statement` for each of `rows`, which give all of its parameters.
 
-    One round trip, however many rows. Errors are the driver's or SQLAlchemy's.
+    One round trip, however many rows. Errors are the driver's.
 
     Parameters
     ----------
     statement : INSERT, UPDATE or DELETE
         Compiled once, so the same object has to come each time.
     """
-    if connection.dialect.driver != "psycopg":
-        connection.execute(statement, rows)
-        return
+    prepared = prepared_on(connection)
+    if prepared is not None:
+        if len(rows) == 1:
+            with _invalidating(connection):
+                prepared.execute(statement, rows[0])
+            return
+        prepared.renew()
     sql, processors = _compiled(statement, connection.dialect)
     bound = [
         {
@@ -39,6 +47,10 @@ def run(connection: Connection, statement: UpdateBase, rows: Sequence[dict[str, 
         }
         for row in rows
     ]
+    if connection.dialect.name == "sqlite":
+        driver: Any = connection.connection.driver_connection
+        driver.executemany(sql, bound)
+        return
     with driver_cursor(connection) as cursor:
         if len(bound) == 1:
             cursor.execute(sql, bound[0])
@@ -51,26 +63,35 @@ def fetch(
 ) -> list[tuple[Any, ...]]:
     """Rows of `statement`, with `values` for all of its parameters.
 
-    One round trip. Errors are the driver's or SQLAlchemy's.
+    One round trip. Errors are the driver's.
 
     Parameters
     ----------
     statement : SELECT
         Compiled once, so the same object has to come each time.
     """
-    if connection.dialect.driver != "psycopg":
-        return [tuple(row) for row in connection.execute(statement, values)]
+    prepared = prepared_on(connection)
+    if prepared is not None:
+        with _invalidating(connection):
+            return prepared.execute(statement, values)
     dialect = connection.dialect
     sql, processors = _compiled(statement, dialect)
     bound = {
         name: values[key] if process is None else process(values[key])
         for key, (name, process) in processors.items()
     }
-    with driver_cursor(connection) as cursor:
-        rows = cursor.execute(sql, bound).fetchall()
-        if not rows:
-            return rows
-        kinds = tuple([column.type_code for column in cursor.description or ()])
+    rows: list[tuple[Any, ...]]
+    kinds: tuple[int | None, ...]
+    if dialect.name == "sqlite":
+        driver: Any = connection.connection.driver_connection
+        found = driver.execute(sql, bound)
+        rows, kinds = found.fetchall(), (None,) * len(found.description)
+    else:
+        with driver_cursor(connection) as cursor:
+            rows = cursor.execute(sql, bound).fetchall()
+            kinds = tuple([column.type_code for column in cursor.description or ()])
+    if not rows:
+        return rows
     loaders = _loaders(statement, dialect, kinds)
     if not loaders:
         return rows
@@ -86,16 +107,35 @@ def driver_cursor(connection: Connection) -> Iterator[psycopg.Cursor[Any]]:
     if not connection.in_transaction():
         connection.begin()
     driver: psycopg.Connection[Any] = connection.connection.driver_connection  # type: ignore[assignment]
-    try:
-        with driver.cursor() as cursor:
-            yield cursor
-    except psycopg.Error as error:
-        if driver.closed:
-            connection.invalidate(error)  # nobody else would tell the pool
-        raise
+    with _invalidating(connection), driver.cursor() as cursor:
+        yield cursor
+
+
+class _invalidating:  # noqa: N801  # used like a function
+    """Tell SQLAlchemy of a connection that is lost inside; nobody else would."""
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: Connection):
+        self._connection = connection
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if isinstance(error, psycopg.Error):
+            driver: Any = self._connection.connection.driver_connection
+            if driver.closed:
+                self._connection.invalidate(error)
 
 
 _Process = Callable[[Any], Any] | None
+_BY_NAME = SQLiteDialect_pysqlite(paramstyle="named")
 
 
 @lru_cache(maxsize=1_024)
@@ -103,7 +143,8 @@ def _compiled(
     statement: UpdateBase | Select[Any], dialect: Dialect
 ) -> tuple[str, Mapping[str, tuple[str, _Process]]]:
     """SQL, and of each parameter its name there and what prepares its values."""
-    compiled: Any = statement.compile(dialect=dialect)
+    by_name = _BY_NAME if dialect.name == "sqlite" else dialect
+    compiled: Any = statement.compile(dialect=by_name)
     names: Mapping[str, str] = compiled.escaped_bind_names
     return str(compiled), {
         key: (names.get(key, key), bind.type.dialect_impl(dialect).bind_processor(dialect))
@@ -113,7 +154,7 @@ def _compiled(
 
 @lru_cache(maxsize=1_024)
 def _loaders(
-    statement: Select[Any], dialect: Dialect, kinds: tuple[int, ...]
+    statement: Select[Any], dialect: Dialect, kinds: tuple[int | None, ...]
 ) -> Mapping[int, Callable[[Any], Any]]:
     """By position, what makes values of the driver's those of SQLAlchemy's types."""
     columns = statement.selected_columns

@@ -47,7 +47,7 @@ _SQLITE_REFERENCE = "FOREIGN KEY constraint failed"  # of RESTRICT too, which co
 class translated:  # noqa: N801  # used like a function
     """Turn driver errors raised inside into errors of the one tree: ``with translated(doing):``.
 
-    Those that come through SQLAlchemy, and psycopg's own.
+    Those that come through SQLAlchemy, and the drivers' own.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def translation(error: BaseException, doing: str) -> ActiveDBError | None:
     """The error of the one tree for a driver's or SQLAlchemy's; None for every other error."""
     if isinstance(error, DBAPIError):
         return _translate(error.orig, doing, gone=error.connection_invalidated)
-    if isinstance(error, psycopg.Error):
+    if isinstance(error, psycopg.Error | sqlite3.Error):
         return _translate(error, doing, gone=False)
     if isinstance(error, PendingRollbackError):
         return ConnectionLost(f"the connection was lost before this could {doing}")

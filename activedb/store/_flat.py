@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection
 
-from activedb.errors import ActiveDBError, ConnectionLost, StoreError
+from activedb.errors import (
+    ActiveDBError,
+    ConnectionLost,
+    SerializationConflict,
+    StatementCancelled,
+    StoreError,
+)
 from activedb.store._faults import translated, translation
 from activedb.store._latch import Latch
 from activedb.store._server_waits import publish
@@ -43,6 +49,7 @@ class FlatTransaction:
         self._store = store
         self._latch = latch
         self._connection: Connection | None = None
+        self._driver: Any = None  # the connection beneath that one
         self._number: str | None = None
         self._backend: int | None = None
         self._thread = threading.get_ident()
@@ -130,6 +137,7 @@ class FlatTransaction:
         """Undo what is not committed and give the connection back; safe to call again."""
         with self._latch:
             connection, self._connection, self._backend = self._connection, None, None
+            self._driver = None
             if connection is not None:
                 self._store.release(connection, self._latch)
 
@@ -212,18 +220,17 @@ class FlatTransaction:
         """The connection, for one statement or a few: ``with self._using(doing) as connection``."""
         return _Use(self, doing)
 
-    @contextmanager
-    def _writing(self, doing: str) -> Iterator[Connection]:
-        with self._using(doing) as connection:
-            self._store.begin_writing(connection, self._latch)
-            self._has_written = True
-            yield connection
+    def _writing(self, doing: str) -> _Use:
+        """The same for statements that write."""
+        return _Use(self, doing, writing=True)
 
     def _open(self) -> Connection:
-        if self._connection is None:
-            self._connection = self._store.acquire()
-            self._backend = self._store.backend_of(self._connection)
-        return self._connection
+        connection = self._connection
+        if connection is None:
+            connection = self._connection = self._store.acquire()
+            self._driver = connection.connection.driver_connection
+            self._backend = self._store.backend_of(connection)
+        return connection
 
     def _call_begins(self, driver_connection: Any) -> None:
         """Let `cancel` end what runs on a connection from now on."""
@@ -241,16 +248,18 @@ class _Use:
     A class, and not a generator, because there are some of these in each transaction.
     """
 
-    __slots__ = ("_begun", "_doing", "_flat")
+    __slots__ = ("_begun", "_doing", "_flat", "_is_writing")
 
-    def __init__(self, flat: FlatTransaction, doing: str):
+    def __init__(self, flat: FlatTransaction, doing: str, *, writing: bool = False):
         self._flat = flat
         self._doing = doing
+        self._is_writing = writing
         self._begun: Any = None
 
     def __enter__(self) -> Connection:
         flat = self._flat
-        if threading.get_ident() != flat._thread:
+        thread = threading.get_ident()
+        if thread != flat._thread:
             flat._is_parallel = True
         flat._latch.acquire()
         try:
@@ -258,14 +267,17 @@ class _Use:
                 # Another thread's statement: the server takes no more of this transaction.
                 raise flat.failure.again() from flat.failure
             connection = flat._connection or flat._open()
-            driver_connection = connection.connection.driver_connection
+            driver = flat._driver or connection.connection.driver_connection
+            if driver not in flat._calls:
+                with flat._calls_latch:
+                    flat._calls[driver] = (time.monotonic(), thread)
+                self._begun = driver
+            if self._is_writing:
+                flat._store.begin_writing(connection, flat._latch)
+                flat._has_written = True
         except BaseException as error:
-            self._fail(error)
-            flat._latch.release()
+            self._end(error)
             raise
-        if driver_connection not in flat._calls:
-            flat._call_begins(driver_connection)
-            self._begun = driver_connection
         return connection
 
     def __exit__(
@@ -274,10 +286,14 @@ class _Use:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._end(error)
+
+    def _end(self, error: BaseException | None) -> None:
         flat = self._flat
         try:
             if self._begun is not None:
-                flat._call_ends(self._begun)
+                with flat._calls_latch:
+                    del flat._calls[self._begun]
             if error is not None:
                 self._fail(error)
         finally:
@@ -291,7 +307,12 @@ class _Use:
             flat._store.suspect()
         if flat.failure is None:
             known = ours or error
-            if not isinstance(known, ActiveDBError):
+            if isinstance(known, StatementCancelled):
+                known = SerializationConflict(
+                    f"a part of the transaction was ended while it was to {self._doing}, and the "
+                    f"server takes no more of the whole; retry it"
+                )
+            elif not isinstance(known, ActiveDBError):
                 known = StoreError(f"cannot {self._doing}: {error!r}")
             flat.failure = known
         if ours is not None:

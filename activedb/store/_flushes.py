@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 from sqlalchemy import Table, event, inspect
-from sqlalchemy.orm import Session, sessionmaker
+from sqlalchemy.orm import LoaderCallableStatus, Session, sessionmaker
 
 from activedb.errors import ConfigurationError
 
@@ -19,8 +19,10 @@ Flushed: TypeAlias = Callable[[Any, list[tuple[Table, tuple[Any, ...]]]], None]
 def listen_to_flushes(target: Any, before: Flushed, after: Flushed) -> Callable[[], None]:
     """Call `before` and `after` around each flush of a session; returns what ends that.
 
-    Bulk statements (``session.execute(update(…))``) and rows of ``secondary`` tables are no
-    flushes of objects, and are not told of.
+    Told of are the objects in ``session.new``, ``dirty`` and ``deleted``; one whose key changes
+    under both keys. Not told of are bulk statements (``session.execute(update(…))``), rows of
+    ``secondary`` tables, and what a flush does to further objects because of these: orphans that
+    it deletes, foreign keys that it sets to NULL.
 
     Parameters
     ----------
@@ -64,12 +66,18 @@ def _written(session: Session) -> Iterable[Any]:
 def _rows(instances: Iterable[Any]) -> list[tuple[Table, tuple[Any, ...]]]:
     found: dict[tuple[Table, tuple[Any, ...]], None] = {}
     for instance in instances:
-        for mapper in inspect(instance).mapper.iterate_to_root():
+        state = inspect(instance)
+        for mapper in state.mapper.iterate_to_root():
             table = mapper.local_table
             if not isinstance(table, Table):
                 continue
-            properties = [mapper.get_property_by_column(c) for c in table.primary_key.columns]
-            key = tuple([getattr(instance, prop.key) for prop in properties])
-            if None not in key:
-                found[table, key] = None
+            names = [mapper.get_property_by_column(c).key for c in table.primary_key.columns]
+            now = [getattr(instance, name) for name in names]
+            was = [
+                state.committed_state.get(name, value)
+                for name, value in zip(names, now, strict=True)
+            ]
+            for key in (tuple(was), tuple(now)):
+                if None not in key and LoaderCallableStatus.NO_VALUE not in key:
+                    found[table, key] = None
     return list(found)

@@ -11,6 +11,7 @@ from activedb.store._tables import Key
 
 __all__ = ["free_to_insert"]
 
+_TRY_TABLE = text("SELECT pg_try_advisory_xact_lock_shared(:table)")
 _TRY = text(
     "SELECT number, pg_try_advisory_xact_lock(number) FROM unnest(:keys) AS number"
 ).bindparams(bindparam("keys", type_=ARRAY(BigInteger)))
@@ -24,7 +25,7 @@ def free_to_insert(connection: Connection, table: str, keys: Sequence[Key]) -> l
     table : str
         With its schema.
     """
-    if not keys:
+    if not keys or not connection.scalar(_TRY_TABLE, {"table": guard_number(table)}):
         return []
     numbers = {key: guard_number(table, key) for key in keys}
     tried = connection.execute(_TRY, {"keys": sorted(set(numbers.values()))})

@@ -8,6 +8,7 @@ the server has room for some thousands of locks in all.
 from __future__ import annotations
 
 import datetime
+import enum
 import hashlib
 from decimal import Decimal
 from typing import Any
@@ -38,14 +39,22 @@ def guard_number(table: str, key: Key | None = None) -> int:
     """
     named = f"activedb rows of {table}"
     if key is not None:
-        named += "/" + "/".join(_canonical(value) for value in key)
+        named += "\0" + "\0".join(_canonical(value) for value in key)  # no text has a NUL
     digest = hashlib.blake2b(named.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
 
 
 def _canonical(value: Any) -> str:
+    """Text of a key's value; the same for all that a database takes for equal."""
     if isinstance(value, Decimal | float):
-        return format(Decimal(str(value)).normalize(), "f")
+        # Not Decimal.normalize, which rounds as each thread's context says.
+        text = format(Decimal(str(value)), "f")
+        text = text.rstrip("0").rstrip(".") if "." in text else text
+        return "0" if text == "-0" else text
     if isinstance(value, datetime.datetime) and value.tzinfo is not None:
         return value.astimezone(datetime.UTC).isoformat()
+    if isinstance(value, enum.Enum):
+        return value.name  # what the database keeps of it
+    if isinstance(value, memoryview):
+        return str(bytes(value))
     return str(value)

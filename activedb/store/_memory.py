@@ -52,12 +52,17 @@ class MemoryStore(Store):
         )
         engine.dialect.colspecs = {**engine.dialect.colspecs, DateTime: _Instant}
         super().__init__(engine, metadata)
-        self._free = threading.Condition()
-        self._owner: _Turn | None = None
+        self._turn = threading.Lock()
         self._turns: WeakKeyDictionary[Connection, _Turn] = WeakKeyDictionary()
         self._numbers: dict[str, int] = {}
-        with engine.connect() as connection:  # outside a transaction, where it has an effect
-            connection.exec_driver_sql("PRAGMA foreign_keys = ON")
+        # One for all flat transactions, whose turns keep them apart: opening one takes longer than
+        # a small transaction.
+        self._flat = engine.connect()
+        _driver(self._flat).execute("PRAGMA foreign_keys = ON")
+
+    def close(self) -> None:
+        self._flat.close()
+        super().close()
 
     def migrate(self) -> None:
         with self.short() as connection:
@@ -106,17 +111,18 @@ class MemoryStore(Store):
         return self._turns[connection]
 
     def acquire(self) -> Connection:
-        return self.engine.connect()
+        return self._flat
 
     def begin_writing(self, connection: Connection, latch: Latch) -> None:
         assert isinstance(latch, _Turn)
         if not latch.writing:
             latch.writing = True
-            connection.exec_driver_sql("BEGIN")
+            _driver(connection).execute("BEGIN")
 
     def commit(self, connection: Connection, *, lazily: bool) -> None:
-        if _in_transaction(connection):
-            connection.exec_driver_sql("COMMIT")
+        driver = _driver(connection)
+        if driver.in_transaction:
+            driver.execute("COMMIT")
 
     @contextmanager
     def reader(self) -> Iterator[None]:
@@ -150,7 +156,8 @@ class MemoryStore(Store):
         if latch.writing:
             self._roll_back(connection)
             latch.writing = False
-        connection.close()
+        if connection.in_transaction():  # to SQLAlchemy, which has seen some statements
+            connection.rollback()
 
     def lock_table(self, connection: Connection, spec: TableSpec) -> None:
         """Nothing to do: there is no other process."""
@@ -167,6 +174,9 @@ class MemoryStore(Store):
 
     def use(self, spec: TableSpec) -> None:
         """Nothing to do: there is no other process."""
+
+    def name_of(self, spec: TableSpec) -> str:
+        return spec.name
 
     def own(self, spec: TableSpec) -> None:
         """Nothing to do: every table is in the memory of this process alone."""
@@ -189,8 +199,9 @@ class MemoryStore(Store):
         return self._numbers[spec.name]
 
     def _roll_back(self, connection: Connection) -> None:
-        if _in_transaction(connection):
-            connection.exec_driver_sql("ROLLBACK")
+        driver = _driver(connection)
+        if driver.in_transaction:
+            driver.execute("ROLLBACK")
 
 
 class _Instant(sqlite.DATETIME):
@@ -213,10 +224,6 @@ def _driver(connection: Connection) -> Any:
     return connection.connection.driver_connection
 
 
-def _in_transaction(connection: Connection) -> bool:
-    return bool(_driver(connection).in_transaction)
-
-
 class _Turn:
     """A session's turn on the one connection; kept between uses once it has begun to write."""
 
@@ -229,13 +236,15 @@ class _Turn:
     def acquire(self, blocking: bool = True) -> bool:
         if not self._threads.acquire(blocking):
             return False
-        store = self._store
-        with store._free:
-            if not blocking and store._owner not in (None, self):
-                self._threads.release()
+        if self._depth == 0 and not self.writing:
+            is_ours = False
+            try:
+                is_ours = self._store._turn.acquire(blocking)
+            finally:  # an interrupt may end the wait
+                if not is_ours:
+                    self._threads.release()
+            if not is_ours:
                 return False
-            store._free.wait_for(lambda: store._owner in (None, self))
-            store._owner = self
         self._depth += 1
         return True
 
@@ -247,9 +256,6 @@ class _Turn:
 
     def release(self) -> None:
         self._depth -= 1
-        store = self._store
         if self._depth == 0 and not self.writing:
-            with store._free:
-                store._owner = None
-                store._free.notify_all()
+            self._store._turn.release()
         self._threads.release()

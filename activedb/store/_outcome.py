@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.exc import DataError, DBAPIError, DisconnectionError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 __all__ = ["named", "number_of", "outcome", "ping_if_idle"]
 
@@ -15,7 +16,11 @@ _IDLE_S_MAX = 1.0
 _PAUSE_S = 0.05
 
 # Statistics are reset whenever the server recovers from a crash, also of one of its processes.
-_LIFE = "concat(pg_postmaster_start_time(), (SELECT stats_reset FROM pg_stat_bgwriter))"
+# As numbers, because a caller's connection may show times in another way than ours.
+_LIFE = (
+    "concat(extract(epoch FROM pg_postmaster_start_time()), ' ', "
+    "(SELECT extract(epoch FROM stats_reset) FROM pg_stat_bgwriter))"
+)
 _LIFE_NOW = text(f"SELECT {_LIFE}")
 _NUMBER = text("SELECT pg_current_xact_id()::text")
 _STATUS = text(f"SELECT {_LIFE}, pg_xact_status(CAST(:number AS xid8))")
@@ -70,7 +75,7 @@ def outcome(engine: Engine, number: str, patience_s: float) -> bool | None:
                 now, status = connection.execute(_STATUS, {"number": transaction}).one()
         except DataError as error:
             return False if getattr(error.orig, "sqlstate", None) == _FUTURE else None
-        except DBAPIError:
+        except (DBAPIError, PoolTimeout):
             now, status = life, "in progress"
         if status == "aborted":
             return False

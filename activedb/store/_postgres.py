@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 from sqlalchemy import URL, Connection, Engine, MetaData, create_engine, func, select, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.schema import CreateSchema, DropSchema
 
@@ -18,8 +18,10 @@ from activedb.errors import ConfigurationError, ServerUnreachable
 from activedb.store import _migrations, _outcome
 from activedb.store._faults import translated
 from activedb.store._guards import GUARD_ABSENT, GUARD_TABLE, GUARD_TO_INSERT, guard_number
+from activedb.store._kept import KeptConnections
 from activedb.store._latch import Latch
 from activedb.store._owned import OwnedTable, Ownership
+from activedb.store._prepared import PREPARE_THRESHOLD
 from activedb.store._server_waits import Backend, backends
 from activedb.store._store import Store
 from activedb.store._tables import Key, TableSpec
@@ -64,16 +66,22 @@ class PostgresStore(Store):
         beneath: EmbeddedServer | None = None,
         fresh: bool = False,
     ):
-        options = f"-c lock_timeout={settings.lock_timeout_ms} -c timezone=UTC"
-        # Tables grow by the hour; a generic plan made while one was empty would scan it whole.
-        options += " -c plan_cache_mode=force_custom_plan"
+        # Locked reads want the newest rows, whatever a role's default is, and the connection that
+        # says which tables this process uses is idle for ever.
+        options = "-c default_transaction_isolation=read\\ committed -c idle_session_timeout=0"
+        options += f" -c lock_timeout={settings.lock_timeout_ms} -c timezone=UTC"
         if settings.db_schema is not None:
             options += f" -c search_path={settings.db_schema}"
-        connect_args = {"application_name": "activedb", "connect_timeout": 10, **url.query}
-        connect_args["options"] = f"{url.query.get('options', '')} {options}".strip()
+        options = f"{url.query.get('options', '')} {options}".strip()
+        common = {"application_name": "activedb", "connect_timeout": 10, **url.query}
+        flat_args = {**common, "options": options, "prepare_threshold": PREPARE_THRESHOLD}
+        # Tables grow by the hour; a generic plan made while one was empty would scan it whole.
+        other_args = {**common, "options": f"{options} -c plan_cache_mode=force_custom_plan"}
         address = url.set(drivername="postgresql+psycopg").difference_update_query(["options"])
 
-        def engine_of(connections: int, more: int, **options: Any) -> Engine:
+        def engine_of(
+            connections: int, more: int, connect_args: Any = other_args, **options: Any
+        ) -> Engine:
             engine = create_engine(
                 address,
                 connect_args=connect_args,
@@ -84,7 +92,10 @@ class PostgresStore(Store):
             _outcome.ping_if_idle(engine)
             return engine
 
-        engine = engine_of(settings.threads + 2, settings.threads + 8)
+        kept = settings.threads + 2
+        engine = engine_of(kept, settings.threads + 8, flat_args)
+        self._flat = KeptConnections(engine, kept)
+        self._users = engine_of(kept, settings.threads + 8)
         # Short transactions have connections of their own: a hierarchy may need one while it
         # keeps its own, and would wait for itself if all were taken.
         self._short = engine_of(2, settings.threads)
@@ -102,6 +113,11 @@ class PostgresStore(Store):
         except DBAPIError as error:
             engine.dispose()
             reason = " ".join(str(error.orig).split())
+            if not isinstance(error, OperationalError):
+                raise ConfigurationError(
+                    f"cannot use schema {settings.db_schema} at {mask_url(str(url))}: {reason}; give "
+                    f"the role the right, or have the schema made for it"
+                ) from error
             raise ServerUnreachable(
                 f"no Postgres answers at {mask_url(str(url))}: {reason}; check ACTIVEDB_URL, or "
                 f"leave it out to use the embedded server"
@@ -114,7 +130,9 @@ class PostgresStore(Store):
         self._ownership = Ownership(self._locks, self.schema)
 
     def close(self) -> None:
+        self._flat.close()
         super().close()
+        self._users.dispose()
         self._short.dispose()
         self._readers.dispose()
         self._ownership.close()
@@ -135,10 +153,12 @@ class PostgresStore(Store):
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
-        with self.engine.connect() as connection:
+        with self._users.connect() as connection:
             yield connection
 
     def check_same_database(self, connection: Connection) -> None:
+        if connection.engine is self._users:
+            return
         with translated("look at the connection"), self.short() as mine:
             if connection.dialect.name != "postgresql" or (
                 connection.execute(_IDENTITY).one() != mine.execute(_IDENTITY).one()
@@ -152,7 +172,7 @@ class PostgresStore(Store):
         return threading.RLock()
 
     def acquire(self) -> Connection:
-        return self.engine.connect()
+        return self._flat.take()
 
     def begin_writing(self, connection: Connection, latch: Latch) -> None:
         """Nothing to do: the transaction began with the first statement."""
@@ -160,7 +180,10 @@ class PostgresStore(Store):
     def commit(self, connection: Connection, *, lazily: bool) -> None:
         if lazily:
             connection.execute(text("SET LOCAL synchronous_commit = off"))
-        connection.commit()
+        if connection.in_transaction():
+            connection.commit()
+        else:  # SQLAlchemy has not seen any of its statements
+            connection.connection.driver_connection.commit()  # type: ignore[union-attr]
 
     @contextmanager
     def reader(self) -> Iterator[Connection | None]:
@@ -194,10 +217,7 @@ class PostgresStore(Store):
         return int(connection.connection.driver_connection.info.backend_pid)  # type: ignore[union-attr]
 
     def release(self, connection: Connection, latch: Latch) -> None:
-        try:
-            connection.close()
-        except DBAPIError:  # it was lost
-            connection.close()
+        self._flat.give_back(connection)
 
     def lock_table(self, connection: Connection, spec: TableSpec) -> None:
         name = connection.dialect.identifier_preparer.format_table(spec.table)
@@ -212,7 +232,7 @@ class PostgresStore(Store):
         exclusive: bool,
     ) -> None:
         # Not a table lock: that would wait, on the server alone, for scans of this process.
-        table = f"{self.schema}.{spec.name}"
+        table = self.name_of(spec)
         if keys is None:
             connection.execute(GUARD_TABLE, {"table": guard_number(table)})
         else:
@@ -222,6 +242,9 @@ class PostgresStore(Store):
 
     def use(self, spec: TableSpec) -> None:
         self._ownership.use(spec)
+
+    def name_of(self, spec: TableSpec) -> str:
+        return self._ownership.name_of(spec)
 
     def own(self, spec: TableSpec) -> None:
         owned = self._ownership.own(spec)
@@ -242,6 +265,7 @@ class PostgresStore(Store):
         self._ownership.check(connection, touched)
 
     def suspect(self) -> None:
+        self._flat.drop()
         self._ownership.suspect()
 
     def next_key(self, connection: Connection, spec: TableSpec) -> int:
@@ -253,4 +277,7 @@ class PostgresStore(Store):
 def _make_schema(connection: Connection, schema: str, *, fresh: bool) -> None:
     if fresh:
         connection.execute(DropSchema(schema, cascade=True, if_exists=True))
-    connection.execute(CreateSchema(schema, if_not_exists=True))
+    quoted = connection.dialect.identifier_preparer.quote(schema)
+    if connection.scalar(select(func.to_regnamespace(quoted))) is None:
+        # Only if it is missing: this needs a right that who owns the schema may not have.
+        connection.execute(CreateSchema(schema, if_not_exists=True))

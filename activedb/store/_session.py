@@ -61,7 +61,7 @@ class Session(FlatTransaction):
         if owned is not None:
             return owned.rows(keys)
         with self._using(f"read rows of {spec.name}") as connection:
-            if len(keys) == 1 and self.is_shared:
+            if len(keys) == 1:
                 row, number = lock_row(connection, spec, keys[0], exclusive=exclusive)
                 if number is not None and self._number is None:
                     self._number = self._store.named(connection, number)
@@ -84,8 +84,7 @@ class Session(FlatTransaction):
             if rest and self.is_shared:
                 taken = _rows_by_key(connection, spec, spec.plain_select, rest)
                 rest = [key for key in rest if key not in taken]
-                table = f"{self._store.schema}.{spec.name}"
-                rest = free_to_insert(connection, table, rest)
+                rest = free_to_insert(connection, self._store.name_of(spec), rest)
                 # Those that somebody has inserted since then are found now.
                 found |= _rows_by_key(connection, spec, spec.free_select, rest) if rest else {}
             return {**dict.fromkeys(rest), **found}

@@ -167,6 +167,10 @@ class Store(ABC):
         """Raise `TableOwned` if another process owns a table; O(1) after the first call."""
 
     @abstractmethod
+    def name_of(self, spec: TableSpec) -> str:
+        """A table's name with its schema, the same for every process that uses it."""
+
+    @abstractmethod
     def own(self, spec: TableSpec) -> None:
         """Keep a table's rows in memory, and every other process from the table."""
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import datetime
-from collections.abc import Callable, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from operator import itemgetter
 from types import MappingProxyType
@@ -25,6 +26,7 @@ from sqlalchemy import (
     String,
     Table,
     UniqueConstraint,
+    Uuid,
     bindparam,
     cast,
     inspect,
@@ -156,6 +158,12 @@ class TableSpec:
             or any(isinstance(c, UniqueConstraint | ExcludeConstraint) for c in table.constraints)
             or any(index.unique for index in table.indexes)
         )
+        self._singles = {str(c.name): s for c in table.columns if (s := _single(c.type))}
+        self._plain_times = {
+            str(c.name)
+            for c in table.primary_key.columns
+            if isinstance(c.type, DateTime) and not c.type.timezone
+        }
         self._zoned = {
             str(c.name) for c in table.columns if isinstance(c.type, DateTime) and c.type.timezone
         }
@@ -292,6 +300,9 @@ class TableSpec:
         """`value` if the column takes it, as the type that the database would return."""
         wanted = self._types[name]
         if wanted is None:
+            single = self._singles.get(name)
+            if single is not None and isinstance(value, str):
+                return self._as_one(name, value, single)
             return copy.deepcopy(value) if isinstance(value, _CONTAINERS) else value
         if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
             raise InvalidRow(
@@ -307,6 +318,10 @@ class TableSpec:
             raise InvalidRow(
                 f"table {self.name}: column {name} is an instant; give {value!r} a time zone"
             )
+        if isinstance(value, datetime.datetime) and value.tzinfo and name in self._plain_times:
+            raise InvalidRow(
+                f"table {self.name}: column {name} has no time zone; give {value!r} without one"
+            )
         if wanted is datetime.date and isinstance(value, datetime.datetime):
             raise InvalidRow(f"table {self.name}: column {name} is a date; give {value!r}.date()")
         normal = self._normal.get(name)
@@ -315,11 +330,37 @@ class TableSpec:
         step = self._steps.get(name)
         return value if step is None else _rounded(value, step)
 
+    def _as_one(self, name: str, value: str, single: Callable[[str], Any]) -> Any:
+        """The one value that stands for `value`: keys are compared here as well as there."""
+        try:
+            return single(value)
+        except (KeyError, ValueError) as error:
+            raise InvalidRow(
+                f"table {self.name}: column {name} takes {self._columns[name].type!r}, not "
+                f"{value!r}"
+            ) from error
+
+    def in_order(self, keys: Iterable[Key]) -> list[Key]:
+        """`keys` sorted, the same way in every process. O(n log n)."""
+        try:
+            return sorted(keys)
+        except TypeError:  # no order of their own: members of an enum
+            return sorted(keys, key=lambda key: [f"{value!r:>24}" for value in key])
+
     def _select_by_key(self) -> Select[Any]:
         keys: BindParameter[Any] = bindparam("keys", expanding=True)
         columns = [self.table.c[name] for name in self.key_columns]
         chosen = columns[0] if len(columns) == 1 else tuple_(*columns)
         return select(*self.table.columns).where(chosen.in_(keys)).order_by(*columns)
+
+
+def _single(kind: Any) -> Callable[[str], Any] | None:
+    """For types that take text in several guises: what makes one value of it."""
+    if isinstance(kind, Enum) and kind.enum_class is not None:
+        return kind.enum_class.__getitem__
+    if isinstance(kind, Uuid):
+        return uuid.UUID if kind.as_uuid else lambda value: str(uuid.UUID(value))
+    return None
 
 
 def _picker(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:

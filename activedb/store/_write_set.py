@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from itertools import compress
 from operator import attrgetter, is_
+from types import TracebackType
 from typing import Any, NamedTuple, TypeAlias
 
 from sqlalchemy import (
@@ -29,7 +29,7 @@ from sqlalchemy.sql.ddl import sort_tables
 from activedb.errors import ConstraintViolation, SerializationConflict, UniqueViolation
 from activedb.store import _bulk
 from activedb.store._direct import run
-from activedb.store._faults import translated
+from activedb.store._faults import translation
 from activedb.store._tables import Key, Row, TableSpec
 from activedb.store._violations import named
 
@@ -101,10 +101,19 @@ def write(
         When another process inserted one of the keys meanwhile.
     """
     groups = _grouped(changes)
-    order = list(groups)
-    if len(order) > 1:
-        order = [t for t in _parents_first(tuple(metadata.tables.values())) if t in groups]
-        order += sorted(groups.keys() - set(order), key=lambda table: str(table.fullname))
+    if len(groups) == 1:
+        # No order among tables to find: a twentieth of a small transaction's time.
+        (only,) = groups.values()
+        if only.gone:
+            _delete(connection, only.gone)
+        if only.changed:
+            _update(connection, only.changed)
+        if only.added:
+            _insert(connection, only.added)
+        inside()
+        return
+    order = [t for t in _parents_first(tuple(metadata.tables.values())) if t in groups]
+    order += sorted(groups.keys() - set(order), key=lambda table: str(table.fullname))
     steps: list[_Step] = [(_delete, groups[table].gone) for table in reversed(order)]
     for table in order:
         steps += [(_update, groups[table].changed), (_insert, groups[table].added)]
@@ -163,14 +172,35 @@ def write_step_by_step(
         inside = _nothing
 
 
-@contextmanager
-def naming(connection: Connection, doing: str, changes: Sequence[Change]) -> Iterator[None]:
+class naming:  # noqa: N801  # used like a function
     """`translated`, with the refused row of `changes` named."""
-    try:
-        with translated(doing):
-            yield
-    except ConstraintViolation as error:
-        raise named(error, connection, changes) from error.__cause__
+
+    __slots__ = ("_changes", "_connection", "_doing")
+
+    def __init__(self, connection: Connection, doing: str, changes: Sequence[Change]):
+        self._connection = connection
+        self._doing = doing
+        self._changes = changes
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            return
+        ours = translation(error, self._doing)
+        known = ours or error
+        if isinstance(known, ConstraintViolation):
+            cause = error if ours is not None else error.__cause__
+            known.__cause__ = cause
+            raise named(known, self._connection, self._changes) from cause
+        if ours is not None:
+            raise ours from error
 
 
 @lru_cache(maxsize=16)
@@ -219,6 +249,12 @@ def _update(connection: Connection, changed: list[Change]) -> None:
 def _by_columns(changed: list[Change]) -> dict[tuple[str, ...], list[Change]]:
     """`changed`, all of one table, by the columns that change; column by column, to be fast."""
     spec = changed[0].spec
+    if len(changed) == 1:
+        _, _, was, now = changed[0]
+        assert was is not None
+        assert now is not None
+        names = tuple([n for n in spec.written if was[n] is not now[n] and _differ(was[n], now[n])])
+        return {names: changed} if names else {}
     olds = zip(*[spec.values_of(change.old) for change in changed], strict=True)
     news = zip(*[spec.values_of(change.new) for change in changed], strict=True)
     differing: dict[str, list[bool]] = {}

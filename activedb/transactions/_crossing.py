@@ -9,9 +9,12 @@ alone by the server.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from activedb.errors import ActiveDBError, Deadlock
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Crossing", "cycle_through"]
 
+_LOG = logging.getLogger(__name__)
 _TICK_S = 0.05
 _LOOK_AFTER_S = 0.1  # a statement that takes longer may be waiting for a lock
 _LOOK_EVERY_S_MAX = 1.0
@@ -70,7 +74,7 @@ class Crossing:
         self._is_needed = threading.Event()
         self._is_closed = threading.Event()
         self._thread: threading.Thread | None = None
-        self._seen: dict[frozenset[int], int] = {}
+        self._seen: dict[frozenset[tuple[int, datetime]], int] = {}
         self._published: dict[int, frozenset[int]] = {}
 
     def add(self, number: int, top: Transaction) -> None:
@@ -107,8 +111,13 @@ class Crossing:
             if all(top.hierarchy.session.called_s < _LOOK_AFTER_S for top in tops):
                 next_look, pause = 0.0, _LOOK_AFTER_S
                 self._seen.clear()
+                self._take_back(_at_server(tops))
             elif time.monotonic() >= next_look:
-                suspicious = self.look_once(tops)
+                try:
+                    suspicious = self.look_once(tops)
+                except Exception:
+                    _LOG.exception("cannot look for deadlocks through the server")
+                    suspicious = False
                 pause = _LOOK_AFTER_S if suspicious else min(2 * pause, _LOOK_EVERY_S_MAX)
                 next_look = time.monotonic() + pause
 
@@ -118,23 +127,29 @@ class Crossing:
             backends = {backend.number: backend for backend in self._look()}
         except ActiveDBError:
             return False  # the server is away: whoever needs it is told so
-        ours: dict[int, Transaction] = {}
-        for top in tops:
-            number = top.hierarchy.session.backend
-            if number is not None:
-                ours[number] = top
+        # Those that have begun there: a wait is published for transactions, not for processes.
+        ours = {n: top for n, top in _at_server(tops).items() if n in backends}
         local = self._local_waits(ours)
         self._publish(local, ours)
         waits = {
-            number: {*backend.blockers, *local.get(number, backend.waits_for)}
+            # What is published of ours may be old news.
+            number: {
+                *backend.blockers,
+                *(local.get(number, ()) if number in ours else backend.waits_for),
+            }
             for number, backend in backends.items()
         }
-        cycles = {frozenset(c): c for c in (cycle_through(n, waits) for n in local) if c}
+        cycles: dict[frozenset[tuple[int, datetime]], list[int]] = {}
+        for number in ours.keys() & waits.keys():
+            cycle = cycle_through(number, waits)
+            # Of a cycle of waits at the server alone the server knows.
+            if any(b not in backends[a].blockers for a, b in pairwise([*cycle, *cycle[:1]])):
+                cycles[frozenset((n, backends[n].began) for n in cycle)] = cycle
         # What was read here and there is not of one moment: it counts if it is there twice.
         self._seen = {nodes: self._seen.get(nodes, 0) + 1 for nodes in cycles}
         for nodes, cycle in cycles.items():
             if self._seen[nodes] > 1:
-                self._break(cycle, backends, ours, local)
+                self._break(cycle, self._seen[nodes], backends, ours, local)
         return bool(cycles)
 
     def _local_waits(self, ours: Mapping[int, Transaction]) -> dict[int, frozenset[int]]:
@@ -143,14 +158,24 @@ class Crossing:
         top_of: dict[int, int] = {}
         for view in snapshot.transactions:
             top_of[view.tid] = view.tid if view.parent is None else top_of[view.parent]
-        number_of = {top.id: number for number, top in ours.items()}
-        waits: dict[int, set[int]] = {}
+        edges: dict[int, set[int]] = {}
         for edge in snapshot.edges:
-            one = number_of.get(top_of[edge.waiter])
-            other = number_of.get(top_of[edge.waited_for])
-            if one is not None and other is not None and one != other:
-                waits.setdefault(one, set()).add(other)
-        return {number: frozenset(others) for number, others in waits.items()}
+            edges.setdefault(top_of[edge.waiter], set()).add(top_of[edge.waited_for])
+        number_of = {top.id: number for number, top in ours.items()}
+        waits: dict[int, frozenset[int]] = {}
+        for top, number in number_of.items():
+            # Through those that are not at the server: all they use is owned, for instance.
+            reached = {top}
+            stack = [top]
+            while stack:
+                for other in edges.get(stack.pop(), set()) - reached:
+                    reached.add(other)
+                    if other not in number_of:
+                        stack.append(other)
+            others = frozenset(number_of[other] for other in reached & number_of.keys()) - {number}
+            if others:
+                waits[number] = others
+        return waits
 
     def _publish(
         self, local: Mapping[int, frozenset[int]], ours: Mapping[int, Transaction]
@@ -158,15 +183,27 @@ class Crossing:
         """Tell other processes what this one knows of the hierarchies at the server."""
         for number, top in ours.items():
             waits = local.get(number, frozenset())
-            is_news = waits != self._published.get(number, frozenset())
+            is_news = waits != self._published.get(top.id, frozenset())
             if is_news and top.hierarchy.session.publish_waits(waits):
-                self._published[number] = waits
-        for number in self._published.keys() - ours.keys():
-            del self._published[number]
+                self._published[top.id] = waits
+        for gone in self._published.keys() - {top.id for top in ours.values()}:
+            del self._published[gone]
+
+    def _take_back(self, ours: Mapping[int, Transaction]) -> None:
+        """Publish which waits are over, though nobody here looks for deadlocks now."""
+        if any(self._published.values()):
+            nothing: frozenset[int] = frozenset()
+            local = self._local_waits(ours)
+            still = {
+                number: local.get(number, nothing) & self._published.get(top.id, nothing)
+                for number, top in ours.items()
+            }
+            self._publish(still, ours)
 
     def _break(
         self,
         cycle: list[int],
+        looks: int,
         backends: Mapping[int, Backend],
         ours: Mapping[int, Transaction],
         local: Mapping[int, frozenset[int]],
@@ -175,21 +212,33 @@ class Crossing:
         candidates = [n for n in cycle if n in ours or backends[n].is_ours]
         victim = max(candidates, key=lambda n: (backends[n].began, n))
         if victim not in ours:
-            if self._seen[frozenset(cycle)] < _YIELDS_MAX:
+            if looks < _YIELDS_MAX:
                 return
             victim = max((n for n in cycle if n in ours), key=lambda n: (backends[n].began, n))
         top = ours[victim]
         links = []
         for waiter, other in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
             where = "here" if other in local.get(waiter, ()) else "at the server"
+            if other in backends[waiter].waits_for and waiter not in ours:
+                where = "in its own program"
             links.append(f"{_named(waiter, ours)} waits {where} for {_named(other, ours)}")
         deadlock = Deadlock(
             f"deadlock through the server, and {top.path} is its victim: {'; '.join(links)}"
         )
         deadlock.exhausted = True  # only the end of the hierarchy gives up its locks
-        self._broke()
-        top.interrupt(deadlock)
+        if top.interrupt(deadlock):
+            self._broke()
 
 
 def _named(number: int, ours: Mapping[int, Transaction]) -> str:
     return ours[number].path if number in ours else f"process {number} of the server"
+
+
+def _at_server(tops: Iterable[Transaction]) -> dict[int, Transaction]:
+    """Top-level transactions by the process of the server beneath them, if there is one."""
+    ours: dict[int, Transaction] = {}
+    for top in tops:
+        number = top.hierarchy.session.backend
+        if number is not None:
+            ours[number] = top
+    return ours

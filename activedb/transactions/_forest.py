@@ -82,6 +82,7 @@ class Forest:
     def close(self) -> None:
         """Let the queued tasks end, then end every thread of the forest; safe to call again."""
         self.watched.close()
+        self.joined.close()
         self.pool.close()
         self.crossing.close()
         self.deadlines.close()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from types import TracebackType
 from typing import TypeAlias
 
 from activedb.errors import ActiveDBError
@@ -65,6 +68,28 @@ class Workspace:
         self.log.clear()
 
 
+class _Names:
+    """Names that no other transaction has, in this process or another.
+
+    A UUID for each would take a hundredth of a small transaction's time.
+    """
+
+    def __init__(self) -> None:
+        self._renew()
+        os.register_at_fork(after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        self._process = uuid.uuid4().hex[:20]
+        self._numbers = itertools.count()
+
+    def __call__(self) -> str:
+        """One more name, of 32 hexadecimal digits."""
+        return f"{self._process}{next(self._numbers):012x}"
+
+
+_new_name: Callable[[], str] = _Names()
+
+
 @dataclass(slots=True)
 class Run:
     """What stays the same when a top-level transaction is tried again.
@@ -85,7 +110,7 @@ class Run:
         Detached firings that this and earlier tries have triggered.
     """
 
-    name: str = field(default_factory=lambda: uuid.uuid4().hex)
+    name: str = field(default_factory=_new_name)
     is_batch: bool = False
     is_detached: bool = False
     lazily: bool = False
@@ -286,8 +311,7 @@ class Hierarchy:
         """
         with self.latch, self.breaking():
             changes = self.changes(versions.rows)
-            absent = self._absent(versions.rows)
-            self.session.confirm_absent(absent)
+            self.session.confirm_absent(self._absent(versions.rows))
             if changes or self.durable:
                 self.session.flush(changes, versions.log, self.durable)
             self.session.commit(lazily=self.run.lazily)
@@ -300,12 +324,28 @@ class Hierarchy:
         }
         return {spec: keys for spec, keys in found.items() if keys}
 
-    @contextmanager
-    def breaking(self) -> Iterator[None]:
+    def breaking(self) -> _Breaking:
         """Remember an error inside that leaves the flat transaction unusable."""
-        try:
-            yield
-        except ActiveDBError as error:
-            if self.session.failure is not None:
-                self.broken = self.broken or error
-            raise
+        return _Breaking(self)
+
+
+class _Breaking:
+    """What `Hierarchy.breaking` returns."""
+
+    __slots__ = ("_hierarchy",)
+
+    def __init__(self, hierarchy: Hierarchy):
+        self._hierarchy = hierarchy
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        hierarchy = self._hierarchy
+        if isinstance(error, ActiveDBError) and hierarchy.session.failure is not None:
+            hierarchy.broken = hierarchy.broken or hierarchy.session.failure

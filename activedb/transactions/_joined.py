@@ -7,11 +7,12 @@ the block ends, for the caller to see. The top-level transaction ends as the cal
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from activedb.errors import ActiveDBError, TransactionAborted
+from activedb.errors import ActiveDBError, TransactionAborted, TransactionStateError
 from activedb.store import BorrowedSession, borrow, connection_of, listen_to
 from activedb.transactions._deadlines import Limit
 from activedb.transactions._hierarchy import Hierarchy, Run
@@ -24,19 +25,28 @@ if TYPE_CHECKING:
 
 __all__ = ["Joined"]
 
+_LOG = logging.getLogger(__name__)
 _LOOKS_MAX = 60
+_LOOK_AGAIN_S = 0.5
 
 
 class Joined:
     """The callers' transactions that a forest takes part in.
 
+    Attributes
+    ----------
+    closing : threading.Event
+        Set when nobody is to wait any longer for the end of callers' transactions.
+
     Latch: ``_latch``; nothing else is taken under it.
     """
 
     def __init__(self, forest: Forest):
+        self.closing = threading.Event()
         self._forest = forest
         self._latch = threading.Lock()
         self._followers: WeakKeyDictionary[Any, _Follower] = WeakKeyDictionary()
+        self._waiting: set[threading.Thread] = set()
 
     def block(self, given: Any, *, timeout: float | None = None) -> Transaction:
         """A transaction inside that of the caller's connection or session, for one block.
@@ -45,6 +55,8 @@ class Joined:
         ------
         ConfigurationError
             If the connection cannot be used; see `activedb.store.borrow`.
+        TransactionStateError
+            If another block is open over the connection, or its transaction has failed.
         """
         limit = Limit.after(timeout)
         connection = connection_of(given)
@@ -59,8 +71,34 @@ class Joined:
                 listen_to(connection, follower)
                 with self._latch:
                     self._followers[connection] = follower
-            follower.part = _Part(self._forest, session)
+            follower.part = _Part(self, self._forest, session)
         return follower.part.block(limit)
+
+    def wait_beside(self, part: _Part, number: str) -> None:
+        """Have `part` end as the caller's commit does, on a thread of its own."""
+        if self.closing.is_set():  # the database object is closed: nobody listens any more
+            part.end(None)
+            return
+
+        def wait() -> None:
+            try:
+                part.await_outcome(number)
+            finally:
+                with self._latch:
+                    self._waiting.discard(thread)
+
+        thread = threading.Thread(target=wait, name="activedb-outcome", daemon=True)
+        with self._latch:
+            self._waiting.add(thread)
+        thread.start()
+
+    def close(self) -> None:
+        """End the threads that ask what became of callers' commits; safe to call again."""
+        self.closing.set()
+        with self._latch:
+            waiting = list(self._waiting)
+        for thread in waiting:
+            thread.join()
 
 
 class _Follower:
@@ -68,16 +106,26 @@ class _Follower:
 
     def __init__(self) -> None:
         self.part: _Part | None = None
+        self._ending: _Part | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether we have a part in the caller's current transaction."""
+        return self.part is not None
 
     def committing(self) -> None:
         part, self.part = self.part, None
         if part is not None:
+            self._ending = part
             part.committing()
 
     def rolled_back(self) -> None:
         part, self.part = self.part, None
+        ending, self._ending = self._ending, None
         if part is not None:
             part.rolled_back()
+        elif ending is not None:
+            ending.commit_failed()
 
     def savepoint(self, name: str) -> None:
         if self.part is not None:
@@ -88,25 +136,28 @@ class _Follower:
             self.part.released(name)
 
     def went_back(self, name: str) -> None:
-        if self.part is not None:
-            self.part.went_back(name)
+        if self.part is not None and not self.part.went_back(name):
+            self.rolled_back()  # it is older than our part, of which nothing is left
 
 
 class _Part:
     """Our part in one transaction of a caller, from the first block to the caller's end."""
 
-    def __init__(self, forest: Forest, session: BorrowedSession):
+    def __init__(self, joined: Joined, forest: Forest, session: BorrowedSession):
+        self._joined = joined
         self._session = session
         self._hierarchy = Hierarchy(session, Run())
         self._top = _CallersTransaction(forest, self._hierarchy, None, label="caller")
         self._savepoints: list[tuple[str, _Inside]] = []
         self._block: Transaction | None = None
+        self._has_failed = threading.Event()
 
     @property
     def is_over(self) -> bool:
         return self._top.state is not State.ACTIVE or self._session.is_over
 
     def block(self, limit: Limit | None) -> Transaction:
+        self._check_no_open_block("open another one")
         self._hierarchy.forget()  # the caller may have written anything since
         self._block = self._innermost().begin_inside(_Block, limit)
         return self._block
@@ -116,46 +167,69 @@ class _Part:
         node.adopt()
         return node
 
+    def _check_no_open_block(self, what: str) -> None:
+        block = self._block
+        if block is not None and not block.state.is_final:
+            raise TransactionStateError(
+                f"transaction {block.path} is open over this connection: end it before you "
+                f"{what}. Inside it use its own subtransactions, and flush sessions before it"
+            )
+
     # -- what the caller does --------------------------------------------------------------
 
     def committing(self) -> None:
-        self._hierarchy.forget()
-        self._top.adopt()
-        self._release_down_to(0)
-        number = self._session.number()
-        self._top.commit()
-        threading.Thread(
-            target=self._await_outcome, args=(number,), name="activedb-outcome", daemon=True
-        ).start()
+        try:
+            self._hierarchy.forget()
+            self._top.adopt()
+            self._release_down_to(0)
+            number = self._session.number()
+            self._top.commit()
+        except BaseException as error:
+            # The caller's transaction can only be rolled back now.
+            self.give_up(f"the caller's commit was refused: {error}")
+            raise
+        self._joined.wait_beside(self, number)
+
+    def commit_failed(self) -> None:
+        """The caller's commit has failed and was rolled back, if it has not ended before."""
+        if not self._session.is_over:
+            self._has_failed.set()
 
     def rolled_back(self) -> None:
+        self.give_up("the caller rolled its transaction back")
+
+    def give_up(self, reason: str) -> None:
         self._top.adopt()
-        self._top.give_up(TransactionAborted("the caller rolled its transaction back"))
+        self._top.give_up(TransactionAborted(reason))
 
     def savepoint(self, name: str) -> None:
-        if self._block is None or self._block.state is not State.ACTIVE:
-            self._savepoints.append((name, self._innermost().begin_inside(_Inside)))
+        self._check_no_open_block("set a savepoint")
+        self._savepoints.append((name, self._innermost().begin_inside(_Inside)))
 
     def released(self, name: str) -> None:
         place = self._place_of(name)
         if place is not None:
             self._release_down_to(place)
 
-    def went_back(self, name: str) -> None:
+    def went_back(self, name: str) -> bool:
+        """Undo what came after a savepoint; returns whether it is one of this part."""
         place = self._place_of(name)
         if place is None:
-            return
+            return False
         while len(self._savepoints) > place:
             _, node = self._savepoints.pop()
             node.adopt()
             node.give_up(TransactionAborted("the caller went back to a savepoint"))
         self._hierarchy.forget(locks=True)
+        if self._top.is_active:
+            self._savepoints.append((name, self._innermost().begin_inside(_Inside)))
+        return True
 
     # -- inside ----------------------------------------------------------------------------
 
     def _place_of(self, name: str) -> int | None:
         names = [named for named, _ in self._savepoints]
-        return names.index(name) if name in names else None
+        return len(names) - 1 - names[::-1].index(name) if name in names else None
 
     def _release_down_to(self, place: int) -> None:
         while len(self._savepoints) > place:
@@ -163,12 +237,27 @@ class _Part:
             node.adopt()
             node.commit()
 
-    def _await_outcome(self, number: str) -> None:
+    def await_outcome(self, number: str) -> None:
         """Ask what became of the caller's commit, of which nobody else tells."""
-        for _ in range(_LOOKS_MAX):
-            committed = self._session.outcome(number)
-            if committed is not None:
-                break
+        closing, has_failed = self._joined.closing, self._has_failed
+        committed: bool | None = None
+        try:
+            self._session.await_end(lambda: closing.is_set() or has_failed.is_set())
+            for _ in range(_LOOKS_MAX):
+                if has_failed.is_set():
+                    committed = False
+                elif self._session.is_over:
+                    committed = self._session.outcome(number)
+                if committed is not None or closing.wait(_LOOK_AGAIN_S):
+                    break
+        except Exception:
+            _LOG.exception("cannot tell whether the caller's transaction %s committed", number)
+        finally:
+            self.end(committed)
+
+    def end(self, committed: bool | None) -> None:
+        """End as the caller's transaction has; None: nobody knows how."""
+        self._session.settle(committed)
         self._top.end_as(State.COMMITTED if committed else State.ABORTED)
 
 
@@ -177,6 +266,11 @@ K = TypeVar("K", bound=Transaction)
 
 class _Inside(Transaction):
     """A transaction that follows the caller's moves, on whatever thread they are made."""
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it can have children: it has not ended, and does not have to."""
+        return self.state is State.ACTIVE and not self.is_doomed
 
     def adopt(self) -> None:
         """Let the calling thread use it from now on."""

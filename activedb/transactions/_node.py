@@ -558,9 +558,11 @@ class Node:
         for node in sphere:  # grows while it is walked
             children = node._children
             if node._inferiors or not all(child.is_done for child in children):
-                node.doom(
-                    TransactionAborted(f"the superior {self.path} was aborted", transaction=self.id)
+                reason = TransactionAborted(
+                    f"the superior {self.path} was aborted", transaction=self.id
                 )
+                # A statement that is cancelled ends the flat transaction: so only with all of it.
+                (node.doom if self.parent is not None else node.interrupt)(reason)
             for child in children:
                 while not child.is_done:
                     try:

@@ -59,7 +59,7 @@ class Transaction(Node):
         self._check_usable()
         spec = self.forest.tables.spec(table)
         wanted = {key: spec.key(key) for key in keys}
-        rows = self._got(spec, sorted(wanted.values()), for_update=for_update, nowait=nowait)
+        rows = self._got(spec, spec.in_order(wanted.values()), for_update=for_update, nowait=nowait)
         found = {key: rows[normal] for key, normal in wanted.items()}
         return {key: None if row is None else spec.shown(row) for key, row in found.items()}
 
@@ -201,7 +201,7 @@ class Transaction(Node):
     ) -> dict[Key, Row | None]:
         """Rows by key, locked for writing; a few round trips for however many."""
         found: dict[Key, Row | None] = {}
-        in_order = sorted(keys)
+        in_order = spec.in_order(keys)
         for start in range(0, len(in_order), _KEYS_MAX):
             part = in_order[start : start + _KEYS_MAX]
             found |= self._read(spec, part, Mode.X, inserting=inserting)

@@ -31,7 +31,10 @@ class Watched:
         self._old: WeakKeyDictionary[Any, _Rows] = WeakKeyDictionary()
 
     def watch(self, target: Any) -> None:
-        """Listen to a session, or to all that a sessionmaker or Session class makes."""
+        """Listen to a session, or to all that a sessionmaker or Session class makes.
+
+        A session that is listened to in several ways is heard once.
+        """
         self._stops.append(listen_to_flushes(target, self._before, self._after))
 
     def close(self) -> None:
@@ -40,18 +43,21 @@ class Watched:
             self._stops.pop()()
 
     def _before(self, session: Any, written: list[tuple[Any, tuple[Any, ...]]]) -> None:
+        rows: _Rows = {}
         if written:
             with self._locked(session, written) as (_, rows):
-                self._old[session] = rows
+                pass
+        self._old[session] = rows
 
     def _after(self, session: Any, written: list[tuple[Any, tuple[Any, ...]]]) -> None:
-        old = self._old.pop(session, {})
-        if written:
-            with self._locked(session, written) as (t, rows):
-                for (spec, key), new in rows.items():
-                    before = old.get((spec, key))
-                    if before != new:
-                        self._forest.listener.changed(t, spec, before, new)
+        old = self._old.pop(session, None)
+        if old is None or not written:  # None: another way of listening has told it
+            return
+        with self._locked(session, written) as (t, rows):
+            for (spec, key), new in rows.items():
+                before = old.get((spec, key))
+                if before != new:
+                    self._forest.listener.changed(t, spec, before, new)
 
     @contextmanager
     def _locked(
@@ -64,6 +70,6 @@ class Watched:
         with self._forest.joined.block(session) as t:
             rows: _Rows = {}
             for spec, keys in by_spec.items():
-                for key, row in t.lock_rows(spec, sorted(keys)).items():
+                for key, row in t.read_locked(spec, keys).items():
                     rows[spec, key] = row
             yield t, rows

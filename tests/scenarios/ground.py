@@ -15,11 +15,11 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from sqlalchemy import create_engine, event, make_url, text
+from sqlalchemy import create_engine, make_url, text
 
 from tests.databases import place
-from tests.scenarios.schema import NAMES, declare
 from tests.scenarios.pool import WatchedPool
+from tests.scenarios.schema import NAMES, declare
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -106,7 +106,7 @@ class Ground:
             tables = declare(db.metadata)
             db.create_all()
             if self.mode != "memory":
-                event.listen(db._store.engine, "checkout", self._checked_out)
+                self._watch(db._store)
             self._databases[key] = db, tables
         return self._databases[key]
 
@@ -156,8 +156,16 @@ class Ground:
             if pid in self._owners
         }
 
-    def _checked_out(self, connection: Any, record: object, proxy: object) -> None:
-        self._owners[connection.info.backend_pid] = threading.get_ident()
+    def _watch(self, store: Any) -> None:
+        """Notice which thread opens each flat transaction."""
+        acquire = store.acquire
+
+        def acquired() -> Any:
+            connection = acquire()
+            self._owners[store.backend_of(connection)] = threading.get_ident()
+            return connection
+
+        store.acquire = acquired
 
     def kill(self) -> None:
         """End the server's side of everything, after a scenario that failed."""

@@ -11,8 +11,8 @@
 ``copy accounts to 100``            an INSERT ... SELECT that adds 100 to the keys; with ``where``
 ==================================  =============================================================
 
-A condition is ``balance>=10`` with any comparison, or ``balance%3=0``. ``select`` may end in ``for
-update``, ``for update nowait`` and ``for update skip locked``.
+A condition is ``balance>=10`` with any comparison, or ``balance%3=0``. ``select`` may go on with ``limit 1``
+and then ``for update``, ``for update nowait`` or ``for update skip locked``.
 """
 
 from __future__ import annotations
@@ -108,6 +108,7 @@ class Operation:
     values: dict[str, Any] = field(default_factory=dict)
     steps: dict[str, int] = field(default_factory=dict)
     where: tuple[Condition, ...] = ()
+    limit: int | None = None
     for_update: bool = False
     nowait: bool = False
     skip_locked: bool = False
@@ -125,6 +126,8 @@ class Operation:
         if text.endswith("for update"):
             text = text.removesuffix("for update").rstrip()
             options["for_update"] = True
+        text, _, limit = text.partition("limit ")
+        options["limit"] = int(limit) if limit else None
         text, _, conditions = text.partition("where ")
         options["where"] = tuple(Condition.read(word) for word in conditions.split())
         rest = text.split()
@@ -150,8 +153,8 @@ class Operation:
 
     @property
     def is_judged(self) -> bool:
-        """Whether a serial order must explain the outcome: not where locked rows were skipped."""
-        return not self.skip_locked
+        """Whether a serial order must explain the outcome: not of a scan without a table lock."""
+        return not (self.verb == "select" and (self.skip_locked or self.nowait))
 
 
 def perform(o: Operation, t: Transaction, tables: Mapping[str, Table]) -> str:
@@ -179,7 +182,7 @@ def perform(o: Operation, t: Transaction, tables: Mapping[str, Table]) -> str:
             t.delete(table, o.key)
             return "ok"
         case "select":
-            chosen = select(table).where(*where)
+            chosen = select(table).where(*where).order_by(table.c.id).limit(o.limit)
             if o.for_update:
                 chosen = chosen.with_for_update(nowait=o.nowait, skip_locked=o.skip_locked)
             return listed([dict(row._mapping) for row in t.query(chosen)])
@@ -240,7 +243,7 @@ def foresee(o: Operation, model: Model, node: Node, columns: list[str], outcome:
             model.write(node, item, None)
             return "ok"
         case "select":
-            return listed(list(chosen.values()))
+            return listed([chosen[k] for k in sorted(chosen)][: o.limit])
         case "sum":
             return str(sum(seen[o.column] or 0 for seen in chosen.values()))
         case "count":

@@ -27,6 +27,8 @@ lines of its own::
 ``T1 run``                            ``db.run(...)``, which tries again when that is safe
 ``T1.1 begin``                        ``with t.subtransaction()`` on the thread of T1
 ``T1.1 spawn``                        ``t.spawn(...)``, on a thread of the pool
+``... within 300 ms``                 after ``begin``, ``run`` or ``spawn``: a limit of time
+``cancel T1.1``                       somebody else cancels it
 ``T1.1 result``                       T1 asks for the result of its spawned child
 ``T1 commit``, ``T1 abort``           the block ends; ``T1 fails``: with an error of its own
 ``T1 get accounts 1`` ...             operations: see `operations`
@@ -54,7 +56,7 @@ from typing import TYPE_CHECKING, Any
 from tests.lockmgr.wording import told
 from tests.scenarios.judge import serial_order
 from tests.scenarios.operations import shown, value
-from tests.scenarios.stage import Stage, Step, top_of
+from tests.scenarios.stage import Stage, Step
 
 if TYPE_CHECKING:
     from tests.scenarios.ground import Ground
@@ -129,6 +131,8 @@ class Script:
                 return [command]
             case "committed":
                 return self._committed()
+            case "cancel":
+                return told(command, self.stage.cancel(rest))
         assert _NAME.fullmatch(first), f"not a step: {command}"
         if self._before is None:
             self._before = self.ground.committed()

@@ -28,6 +28,7 @@ from activedb.errors import (
     ConnectionLost,
     ConstraintViolation,
     LockNotAvailable,
+    StatementCancelled,
     TransactionError,
     TransactionStateError,
 )
@@ -72,6 +73,14 @@ class Step:
         """What to do."""
         return self.words[0]
 
+    @property
+    def timeout(self) -> dict[str, float]:
+        """The limit of time of ``begin within 300 ms``, as it is given to activedb."""
+        match self.words:
+            case [_, "within", limit, "ms"]:
+                return {"timeout": int(limit) / 1_000}
+        return {}
+
 
 def top_of(name: str) -> str:
     """``T1`` for ``T1.2.1``."""
@@ -82,7 +91,9 @@ def _ends_the_block(error: BaseException) -> bool:
     """Whether the program of a scenario lets an error end the transaction that raised it."""
     if isinstance(error, LockNotAvailable | TransactionStateError):
         return False
-    return isinstance(error, TransactionError | ConstraintViolation | ConnectionLost)
+    return isinstance(
+        error, TransactionError | ConstraintViolation | ConnectionLost | StatementCancelled
+    )
 
 
 @dataclass(eq=False)
@@ -97,6 +108,7 @@ class Strand:
     inbox: SimpleQueue[Step | None] = field(default_factory=SimpleQueue)
     current: Step | None = None
     backlog: deque[Step] = field(default_factory=deque)
+    open: list[str] = field(default_factory=list)
     ended: bool = False
     thread: int = 0
     error: BaseException | None = None
@@ -112,11 +124,14 @@ class Strand:
             self.stage.broken = error
 
     def _live(self, again: bool) -> None:
+        assert self.current is not None
+        limit = self.current.timeout
         try:
             if again:
-                self.db.run(self._attempt)
+                run = self.db.with_timeout(**limit).run if limit else self.db.run
+                run(self._attempt)
             else:
-                with self.db.transaction() as t:
+                with self.db.transaction(**limit) as t:
                     self._play(self.root, t)
         except CurtainError:
             return
@@ -161,17 +176,18 @@ class Strand:
                 case "fails" if step.name == name:
                     raise OnPurposeError
                 case "begin":
-                    self._subtransaction(step.name, t)
+                    self._subtransaction(step, t)
                 case "spawn":
-                    self._spawn(step.name, t)
+                    self._spawn(step, t)
                 case "result":
                     self._result(step.name)
                 case _:
                     self._operate(step)
 
-    def _subtransaction(self, name: str, t: Transaction) -> None:
+    def _subtransaction(self, step: Step, t: Transaction) -> None:
+        name = step.name
         try:
-            with t.subtransaction() as s:
+            with t.subtransaction(**step.timeout) as s:
                 self._play(name, s)
         except Exception as error:
             if self.is_retried and _ends_the_block(error):
@@ -182,7 +198,8 @@ class Strand:
         else:
             self._end(name, None)
 
-    def _spawn(self, name: str, t: Transaction) -> None:
+    def _spawn(self, step: Step, t: Transaction) -> None:
+        name = step.name
         pool = self.db._forest.pool
         assert isinstance(pool, WatchedPool)
         retried = self.stage.settings.get("retries_max", 0) > 0
@@ -190,7 +207,8 @@ class Strand:
         strand.current = Step(name, ["spawned"])
         try:
             with pool.wrapping(strand.watch):
-                self.stage.children[name] = t.spawn(strand._attempt)
+                spawn = t.with_timeout(**step.timeout).spawn if step.timeout else t.spawn
+                self.stage.children[name] = spawn(strand._attempt)
         except Exception as error:
             self._finish(called(error))
             return
@@ -241,8 +259,10 @@ class Strand:
 
     def _begin(self, name: str, t: Transaction) -> None:
         again = name in self.stage.nodes and name == self.root
+        self.open.append(name)
         self.stage.began(name, t, again=again)
         if again:
+            self.open[:] = [name]
             reason = "refused" if self.error is None else called(self.error)
             self._finish(f"{reason}, {name} begins again")
         else:
@@ -251,6 +271,8 @@ class Strand:
 
     def _end(self, name: str, error: BaseException | None) -> None:
         t = self.stage.nodes.get(name)
+        if name in self.open:
+            del self.open[self.open.index(name) :]
         step = self.current
         assert step is not None
         if t is None:  # it could not even begin
@@ -333,11 +355,33 @@ class Stage:
 
     # -- called by the script ----------------------------------------------------------------
 
-    def play(self, step: Step, *, to_the_end: bool = False) -> list[str]:
-        """Have a step played; return what happened, its own outcome first."""
+    def idle(self) -> list[str]:
+        """Return the transactions that could play a step now: the innermost of each strand."""
+        with self._latch:
+            return sorted(s.open[-1] for s in self.strands.values() if s.open and not s.current)
+
+    def live_children(self, name: str) -> set[str]:
+        """Return the spawned children of a transaction that have not ended."""
+        with self._latch:
+            spawned = {s.root for s in self.strands.values() if "." in s.root and not s.ended}
+        return {child for child in spawned if child.rpartition(".")[0] == name}
+
+    def cancel(self, name: str) -> list[str]:
+        """Cancel a transaction from outside; return what happened."""
+        step = Step(name, ["cancel"])
+        self._next_round(step)
+        self.nodes[name].cancel()
+        self._settled()
+        return ["ok", *self._told_of_others(step)]
+
+    def _next_round(self, step: Step) -> None:
         with self._latch:
             self._round += 1
             self._issued, self._done = step, []
+
+    def play(self, step: Step, *, to_the_end: bool = False) -> list[str]:
+        """Have a step played; return what happened, its own outcome first."""
+        self._next_round(step)
         if "." not in step.name and step.verb in ("begin", "run"):
             self._open(step)
         else:
@@ -352,11 +396,13 @@ class Stage:
             self._until(lambda: any(done is step for done, _ in self._done))
         waits = self._settled()
         own = [outcome for done, outcome in self._done if done is step]
-        others = [
+        return [own[0] if own else f"waits for {waits[step.name]}", *self._told_of_others(step)]
+
+    def _told_of_others(self, step: Step) -> list[str]:
+        return [
             f"{done.name} {'resumes' if first else ' '.join(done.words)}: {outcome}"
             for done, outcome, first in self._resumed(step)
         ]
-        return [own[0] if own else f"waits for {waits[step.name]}", *others]
 
     def _resumed(self, step: Step) -> list[tuple[Step, str, bool]]:
         """Return what others did, by strand; the first step of each is the one that had waited."""
@@ -464,7 +510,7 @@ class Stage:
             waited: set[str] | None = None
             if step.name in local:
                 waited = local[step.name]
-            elif module in _SLEEPING and step.verb in _ENDINGS:
+            elif self._may_wait_for_children(step, module):
                 waited = self._live_children(strand)
                 if step.verb == "result":
                     waited &= {step.name}
@@ -483,6 +529,15 @@ class Stage:
         if any(reaches(tops, top, top) for top in crossing):
             return None  # a deadlock through the server: somebody will have to give way
         return counters, waits
+
+    def _may_wait_for_children(self, step: Step, module: str) -> bool:
+        """Whether a thread that is in this module may be there to wait for children.
+
+        That is so for who ends, and for any step that has failed and ends its transaction.
+        """
+        if step.verb in _ENDINGS:
+            return module in _SLEEPING
+        return step.verb in VERBS and module == _SLEEPING[1]
 
     def _awaited(self) -> dict[str, set[str]]:
         """Return the children that wait for their running superior to offer its locks."""

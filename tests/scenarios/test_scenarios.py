@@ -61,7 +61,7 @@ def test_scenario_replayed_reads_the_same(
     assert "as no serial order" not in actual, actual
     if not REWRITE:
         assert actual == expected
-    elif mode == MODES[0]:
+    elif mode == (modes_of(steps) or MODES)[0]:
         FILES[name].write_text(actual, encoding="utf-8")
     elif actual == steps:
         own.unlink(missing_ok=True)

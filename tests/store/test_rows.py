@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import enum
+import uuid
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,7 @@ from sqlalchemy import (
     Column,
     Date,
     DateTime,
+    Enum,
     Float,
     ForeignKey,
     Integer,
@@ -22,6 +25,7 @@ from sqlalchemy import (
     String,
     Table,
     UniqueConstraint,
+    Uuid,
     func,
     select,
     table,
@@ -473,3 +477,44 @@ def test_query_that_names_its_table_in_text_is_refused(where: Place) -> None:
         for source in (text("accounts"), table("accounts")):
             with pytest.raises(UnsupportedStatement, match="as a Table"):
                 t.query(select(func.count()).select_from(source))
+
+
+# -- one row, one key ----------------------------------------------------------------------
+
+
+class Colour(enum.Enum):
+    RED = 1
+    BLUE = 2
+
+
+def test_key_in_two_guises_is_one_key(db: adb.Database) -> None:
+    tagged = Table(
+        "tagged",
+        db.metadata,
+        Column("id", Uuid, primary_key=True),
+        Column("colour", Enum(Colour), primary_key=True),
+        Column("n", Integer),
+    )
+    db.create_all()
+    one = uuid.UUID(int=7)
+    with db.transaction() as t:
+        t.insert(tagged, {"id": str(one).upper(), "colour": "RED", "n": 1})
+        assert t.get(tagged, (one, Colour.RED)) == {"id": one, "colour": Colour.RED, "n": 1}
+        t.insert(tagged, {"id": one, "colour": Colour.BLUE, "n": 2})
+        t.update(tagged, (str(one), "BLUE"), n=3)
+    with db.transaction() as t:
+        rows = t.get_many(tagged, [(one, Colour.RED), (str(one), "BLUE")])
+        assert [row and row["n"] for row in rows.values()] == [1, 3]
+        for wrong in (("no uuid", "RED"), (one, "GREEN")):
+            with pytest.raises(InvalidRow, match=r"Uuid|Enum"):
+                t.get(tagged, wrong)
+
+
+def test_key_without_a_time_zone_takes_no_instants(db: adb.Database) -> None:
+    logs = Table("logs", db.metadata, Column("at", DateTime, primary_key=True))
+    db.create_all()
+    when = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+    with db.transaction() as t:
+        with pytest.raises(InvalidRow, match="no time zone"):
+            t.get(logs, when)
+        assert t.get(logs, when.replace(tzinfo=None)) is None

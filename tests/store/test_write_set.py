@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import datetime
 import enum
+import tempfile
 import uuid
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
@@ -45,12 +46,12 @@ from sqlalchemy.dialects.postgresql import DOMAIN, INET, JSONB
 from sqlalchemy.types import UserDefinedType
 
 from activedb.errors import InvalidRow, SerializationConflict, UniqueViolation
-from activedb.store import Store, _bulk
+from activedb.store import Change, Row, Store, Tables, _bulk
 from activedb.store._write_set import write
 from tests.store.flushing import WriteSet, insert_rows, opened, rows_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
 pytestmark = pytest.mark.timeout(30)
 
@@ -458,18 +459,14 @@ def test_steps_are_written_after_several_refused_sets_on_one_connection(server: 
     assert len(rows_of(server, tree)) == 40
 
 
-class Recording(psycopg.Cursor[Any]):
-    """A cursor that writes down what it sends."""
-
-    said: ClassVar[list[str]] = []
-
-    def execute(self, query: Any, *args: Any, **options: Any) -> Any:
-        self.said.append(str(query).split()[0])
-        return super().execute(query, *args, **options)
-
-    def executemany(self, query: Any, *args: Any, **options: Any) -> None:
-        self.said.append(f"many {str(query).split()[0]}")
-        super().executemany(query, *args, **options)
+def round_trips(driver: psycopg.Connection[Any], work: Callable[[], object]) -> int:
+    """How often the server says, while `work` is done, that it waits for more."""
+    with tempfile.TemporaryFile() as wire:
+        driver.pgconn.trace(wire.fileno())
+        work()
+        driver.pgconn.untrace()
+        wire.seek(0)
+        return wire.read().count(b"ReadyForQuery")
 
 
 def test_few_rows_are_one_round_trip(server: Store) -> None:
@@ -478,16 +475,20 @@ def test_few_rows_are_one_round_trip(server: Store) -> None:
     with session.reading("look") as connection:
         driver = connection.connection.driver_connection
         assert isinstance(driver, psycopg.Connection)
-        driver.cursor_factory = Recording
-        row = {"id": 1, "parent": None}
-        others = [{"id": n, "parent": None} for n in (2, 3)]
-        for steps in (
-            WriteSet(server).insert(children, row),
-            WriteSet(server).insert(children, others[0]).insert(children, others[1]),
-            WriteSet(server).update(children, row, parent=None),
-            WriteSet(server).delete(children, row),
-            WriteSet(server).delete(children, others[1]).delete(children, others[0]),
-        ):
-            write(connection, steps.changes, server.metadata)
-        assert Recording.said == ["INSERT", "many INSERT", "DELETE", "many DELETE"]
+
+        spec = Tables().spec(children)
+        rows = [spec.complete({"id": n, "parent": None}) for n in range(9)]
+
+        def sent(old: Sequence[Row | None], new: Sequence[Row | None]) -> int:
+            pairs = zip(old, new, strict=True)
+            changes = [Change(spec, spec.key_of(a or b or {}), a, b) for a, b in pairs]
+            return round_trips(driver, lambda: write(connection, changes, server.metadata))
+
+        sent([None], [rows[0]])
+        sent([rows[0]], [None])  # both statements are prepared now
+        assert sent([None], [rows[1]]) == 1
+        assert sent([rows[1]], [None]) == 1
+        assert sent([None] * 3, rows[2:5]) == 1
+        assert sent(rows[2:5], [None] * 3) == 1
+        assert sent([rows[1]], [rows[1]]) == 0
     session.close()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import threading
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +16,8 @@ from sqlalchemy import (
     String,
     Table,
     create_engine,
+    event,
+    func,
     select,
     text,
     update,
@@ -262,6 +267,89 @@ def test_session_and_block_see_each_other(db: adb.Database, accounts: Table) -> 
     assert balance(db, accounts) == 71
 
 
+def test_block_in_an_open_block_is_refused(db: adb.Database, accounts: Table) -> None:
+    with db.connection() as connection:
+        with db.transaction(connection=connection) as t:
+            t.update(accounts, 1, balance=50)
+            with pytest.raises(TransactionStateError, match="open over this connection"):
+                db.transaction(connection=connection)
+        connection.commit()
+    assert balance(db, accounts) == 50
+
+
+def test_savepoint_in_an_open_block_is_refused(db: adb.Database, accounts: Table) -> None:
+    with db.connection() as connection:
+        with db.transaction(connection=connection) as t:
+            with pytest.raises(TransactionStateError, match="savepoint"):
+                connection.begin_nested()
+            t.update(accounts, 1, balance=50)
+        connection.commit()
+    assert balance(db, accounts) == 50
+
+
+@pytest.mark.parametrize("in_words", [False, True])
+def test_savepoint_gone_back_to_withdraws_what_its_blocks_raised(
+    db: adb.Database, accounts: Table, in_words: bool
+) -> None:
+    first, second = adb.event("FIRST"), adb.event("SECOND")
+    seen: list[Any] = []
+    db.rule(on=adb.seq(first, second), name="pair")(lambda t, o: seen.append(o))
+    with db.connection() as connection:
+        with db.transaction(connection=connection) as t:
+            t.update(accounts, 1, balance=50)
+        if in_words:
+            connection.execute(text("SAVEPOINT Mine"))
+        else:
+            nested = connection.begin_nested()
+        with db.transaction(connection=connection):
+            db.signal("FIRST")
+        if in_words:
+            connection.execute(text("ROLLBACK TO SAVEPOINT mine"))
+        else:
+            nested.rollback()
+        with db.transaction(connection=connection):
+            db.signal("SECOND")
+        connection.commit()
+    assert seen == []
+    until(lambda: db._forest.locks.dump() == "empty")
+
+
+def test_savepoint_older_than_the_first_block_undoes_it_all(
+    db: adb.Database, accounts: Table
+) -> None:
+    with db.connection() as connection:
+        connection.execute(update(accounts).values(balance=7))
+        nested = connection.begin_nested()
+        with db.transaction(connection=connection) as t:
+            t.update(accounts, 1, balance=50)
+        top = t.parent
+        nested.rollback()
+        assert top is not None
+        assert top.state == "aborted"
+        with db.transaction(connection=connection) as t:
+            assert t.get(accounts, 1)["balance"] == 7  # type: ignore[index]
+        connection.commit()
+    assert balance(db, accounts) == 7
+
+
+def test_commit_refused_inside_savepoint_and_block_gives_every_lock_back(
+    db: adb.Database, accounts: Table
+) -> None:
+    with db.connection() as connection:
+        with db.transaction(connection=connection) as t:
+            t.get(accounts, 1)
+        connection.begin_nested()
+        with (
+            pytest.raises(TransactionStateError, match="open subtransaction"),
+            db.transaction(connection=connection) as t,
+        ):
+            t.update(accounts, 1, balance=0)
+            connection.commit()
+        assert db._forest.locks.dump() == "empty"
+        connection.rollback()
+    assert balance(db, accounts) == 100
+
+
 # -- what only a server has ----------------------------------------------------------------
 
 
@@ -320,6 +408,146 @@ def test_lost_connection_undoes_the_blocks(
             t.query(select(accounts))
         connection.rollback()
         assert balance(db, accounts) == 100
+        with db.transaction(connection=connection) as t:
+            t.update(accounts, 1, balance=3)
+        connection.commit()
+    assert balance(db, accounts) == 3
+
+
+def test_commit_over_a_connection_with_another_time_zone_is_known(
+    where: Place, own_engine: Any, db: adb.Database, accounts: Table
+) -> None:
+    options = {"options": f"-csearch_path={where._schema} -ctimezone=Asia/Tokyo"}
+    engine = create_engine(where._url, connect_args=options)
+    with engine.connect() as connection:
+        with db.transaction(connection=connection) as t:
+            t.update(accounts, 1, balance=1)
+        top = t.parent
+        assert top is not None
+        connection.commit()
+        until(lambda: top.state.is_final)
+        assert top.state == "committed"
+    engine.dispose()
+
+
+def test_locks_of_a_connection_that_is_dropped_without_a_close_are_given_back(
+    where: Place, own_engine: Any, db: adb.Database, accounts: Table
+) -> None:
+    engine = create_engine(own_engine.url, pool_size=1, max_overflow=0)
+    event.listen(engine, "connect", _search_path(where._schema))
+
+    def forgetful() -> None:
+        session = Session(engine)
+        with db.transaction(connection=session) as t:
+            t.update(accounts, 1, balance=1)
+
+    forgetful()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
+    until(lambda: db._forest.locks.dump() == "empty")
+    with engine.connect() as connection:  # the only one of its pool
+        assert of_caller(connection, accounts) == 100
+    engine.dispose()
+
+
+def _search_path(schema: str | None) -> Any:
+    return lambda driver, record: driver.execute(f"SET search_path = {schema}")
+
+
+def test_table_lock_lost_with_a_savepoint_is_taken_anew(
+    where: Place, own_engine: Any, db: adb.Database, accounts: Table
+) -> None:
+    other = where.open()
+    theirs = accounts.to_metadata(other.metadata)
+    rows = select(func.count()).select_from(accounts)
+    with own_engine.connect() as connection:
+        with db.transaction(connection=connection) as t:
+            t.get(accounts, 1)
+        nested = connection.begin_nested()
+        with db.transaction(connection=connection) as t:
+            t.query(rows)
+        nested.rollback()
+        with db.transaction(connection=connection) as t:
+            assert t.query(rows) == [(1,)]
+            inserting = in_thread(
+                lambda: other.run(lambda u: u.insert(theirs, {"id": 9, "balance": 9}))
+            )
+            until(lambda: _waits_at_the_server(db))
+            assert t.query(rows) == [(1,)]
+        connection.commit()
+    inserting.result(PATIENCE_S)
+
+
+def _waits_at_the_server(db: adb.Database) -> bool:
+    with db._store.short() as connection:
+        return bool(connection.scalar(text("SELECT count(*) FROM pg_locks WHERE NOT granted")))
+
+
+def test_close_right_after_the_callers_commit_leaves_nothing_behind(
+    own_engine: Any, db: adb.Database, accounts: Table
+) -> None:
+    with own_engine.connect() as connection:
+        for end in (connection.commit, lambda: None):
+            with db.transaction(connection=connection) as t:
+                t.update(accounts, 1, balance=1)
+            end()
+        db.close()
+        connection.commit()  # of a block whose database object is closed
+    assert not [t.name for t in threading.enumerate() if t.name == "activedb-outcome"]
+    assert db._store._short.pool.checkedin() == 0  # type: ignore[attr-defined]
+
+
+def test_connection_that_reads_from_a_snapshot_is_refused(own_engine: Any, db: Any) -> None:
+    engine = own_engine.execution_options(isolation_level="REPEATABLE READ")
+    with (
+        engine.connect() as connection,
+        pytest.raises(ConfigurationError, match="REPEATABLE READ.*READ COMMITTED"),
+    ):
+        db.transaction(connection=connection)
+
+
+def test_session_whose_flush_failed_is_refused_until_its_rollback(
+    own_engine: Any, db: adb.Database, accounts: Table
+) -> None:
+    class Base(DeclarativeBase):
+        metadata = db.metadata
+
+    class Account(Base):
+        __table__ = accounts
+
+    with Session(own_engine) as session:
+        session.add(Account(id=1, balance=0))
+        with pytest.raises(IntegrityError):
+            session.flush()
+        with pytest.raises(TransactionStateError, match=r"rollback\(\)"):
+            db.transaction(connection=session)
+        session.rollback()
+        with db.transaction(connection=session) as t:
+            t.update(accounts, 1, balance=8)
+        session.commit()
+    assert balance(db, accounts) == 8
+
+
+def test_session_with_several_engines_is_refused(
+    own_engine: Any, db: adb.Database, accounts: Table
+) -> None:
+    with (
+        Session(binds={accounts: own_engine}) as session,
+        pytest.raises(ConfigurationError, match="bind_arguments"),
+    ):
+        db.transaction(connection=session)
+
+
+def test_connection_that_was_invalidated_is_refused_until_its_rollback(
+    own_engine: Any, db: adb.Database, accounts: Table
+) -> None:
+    with own_engine.connect() as connection:
+        connection.begin()
+        connection.invalidate()
+        with pytest.raises(TransactionStateError, match=r"rollback\(\)"):
+            db.transaction(connection=connection)
+        connection.rollback()
         with db.transaction(connection=connection) as t:
             t.update(accounts, 1, balance=3)
         connection.commit()
@@ -406,6 +634,98 @@ def test_flushes_of_a_session_raise_data_events(db: adb.Database, accounts: Tabl
         ("delete", 90, None),
     ]
     assert [balance(db, accounts, key) for key in (1, 2, 12)] == [None, 5, -5]
+
+
+def test_session_watched_in_several_ways_is_heard_once(db: adb.Database, accounts: Table) -> None:
+    class Base(DeclarativeBase):
+        metadata = db.metadata
+
+    class Account(Base):
+        __table__ = accounts
+
+    seen: list[Any] = []
+    db.rule(on=adb.updated(accounts), name="u")(lambda t, o: seen.append(o.new["balance"]))
+    db.rule(on=adb.inserted(accounts), name="i")(lambda t, o: seen.append("inserted"))
+    make = sessionmaker()
+    for sessions in (make, make, Session):
+        db.watch(sessions)
+    with db.connection() as connection, make(bind=connection) as session:
+        mine = session.get(Account, 1)
+        assert mine is not None
+        mine.balance = 6
+        session.commit()
+    assert seen == [6]
+    db._forest.watched.close()
+    with db.connection() as connection, Session(connection) as session:
+        session.add(Account(id=5, balance=1))
+        session.commit()
+    assert seen == [6]
+
+
+def test_flush_that_changes_a_key_is_a_deletion_and_an_insertion(
+    db: adb.Database, accounts: Table
+) -> None:
+    class Base(DeclarativeBase):
+        metadata = db.metadata
+
+    class Account(Base):
+        __table__ = accounts
+
+    seen: list[Any] = []
+    db.rule(on=adb.deleted(accounts), name="d")(lambda t, o: seen.append(("gone", o.old["id"])))
+    db.rule(on=adb.inserted(accounts), name="i")(lambda t, o: seen.append(("new", o.new["id"])))
+    make = sessionmaker()
+    db.watch(make)
+    with db.connection() as connection, make(bind=connection) as session:
+        mine = session.get(Account, 1)
+        assert mine is not None
+        mine.id = 44
+        session.commit()
+    assert seen == [("gone", 1), ("new", 44)]
+
+
+def test_flush_in_a_savepoint_whose_rule_fails_is_undone_alone(
+    db: adb.Database, accounts: Table
+) -> None:
+    class Base(DeclarativeBase):
+        metadata = db.metadata
+
+    class Account(Base):
+        __table__ = accounts
+
+    @db.rule(on=adb.inserted(accounts))
+    def refuse(t: Transaction, o: Occurrence) -> None:
+        t.update(accounts, 1, balance=o.new["id"])
+        if o.new["id"] == 3:
+            raise ValueError("no")
+
+    make = sessionmaker()
+    db.watch(make)
+    with db.connection() as connection:
+        connection.begin()
+        with make(bind=connection, join_transaction_mode="control_fully") as session:
+            session.add(Account(id=2, balance=2))
+            session.flush()
+            with pytest.raises(RuleFailed), session.begin_nested():
+                session.add(Account(id=3, balance=3))
+            session.add(Account(id=4, balance=4))
+            session.commit()
+    assert [balance(db, accounts, key) for key in (1, 2, 3, 4)] == [4, 2, None, 4]
+
+
+def test_flush_of_more_rows_than_one_statement_can_name(db: adb.Database, accounts: Table) -> None:
+    class Base(DeclarativeBase):
+        metadata = db.metadata
+
+    class Account(Base):
+        __table__ = accounts
+
+    make = sessionmaker()
+    db.watch(make)
+    with db.connection() as connection, make(bind=connection) as session:
+        session.add_all(Account(id=n, balance=n) for n in range(2, 10_103))
+        session.commit()
+    assert db.row_counts()["accounts"] == 10_102
 
 
 def test_rule_that_fails_fails_the_flush(db: adb.Database, accounts: Table) -> None:

@@ -180,7 +180,7 @@ def test_owner_that_lost_its_lock_to_another_is_told_before_it_writes(shared: Pl
         until(lambda: not plain.scalar(text(f"SELECT count(*) FROM pg_locks WHERE pid = {pid}")))
     other.own(yours)
     other.run(lambda t: t.update(yours, 1, count=2))
-    with pytest.raises(TableOwned, match="another owner since"):
+    with pytest.raises(TableOwned, match="another owner or user since"):
         one.run(lambda t: t.update(mine, 1, count=100))
     assert other.run(lambda t: t.get(yours, 1))["count"] == 2  # type: ignore[index]
     other.close()
