@@ -115,8 +115,8 @@ class PostgresStore(Store):
             reason = " ".join(str(error.orig).split())
             if not isinstance(error, OperationalError):
                 raise ConfigurationError(
-                    f"cannot use schema {settings.db_schema} at {mask_url(str(url))}: {reason}; give "
-                    f"the role the right, or have the schema made for it"
+                    f"cannot use schema {settings.db_schema} at {mask_url(str(url))}: {reason}; "
+                    f"give the role the right, or have the schema made for it"
                 ) from error
             raise ServerUnreachable(
                 f"no Postgres answers at {mask_url(str(url))}: {reason}; check ACTIVEDB_URL, or "

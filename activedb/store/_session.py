@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Durable", "Session"]
 
+_KEYS_MAX = 10_000  # in one statement; below every bound on parameters
+
 Durable: TypeAlias = Callable[[Connection], None]
 """Something that must be durable together with a commit; it writes on the connection given."""
 
@@ -291,7 +293,14 @@ class Session(FlatTransaction):
 def _rows_by_key(
     connection: Connection, spec: TableSpec, statement: Select[Any], keys: Sequence[Key]
 ) -> dict[Key, Row]:
-    """What a SELECT by key finds."""
-    wanted = [key[0] for key in keys] if len(spec.key_columns) == 1 else list(keys)
-    rows = map(spec.row, connection.execute(statement, {"keys": wanted}))
-    return {spec.key_of(row): row for row in rows}
+    """What a SELECT by key finds; one round trip for some thousands of keys."""
+    # A composite key is a tree of conditions, which must not be too deep for the server.
+    is_single = len(spec.key_columns) == 1
+    at_once = _KEYS_MAX if is_single else _KEYS_MAX // 5
+    found: dict[Key, Row] = {}
+    for start in range(0, len(keys), at_once):
+        part = keys[start : start + at_once]
+        wanted = [key[0] for key in part] if is_single else list(part)
+        for row in map(spec.row, connection.execute(statement, {"keys": wanted})):
+            found[spec.key_of(row)] = row
+    return found

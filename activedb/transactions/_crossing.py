@@ -226,8 +226,9 @@ class Crossing:
             f"deadlock through the server, and {top.path} is its victim: {'; '.join(links)}"
         )
         deadlock.exhausted = True  # only the end of the hierarchy gives up its locks
-        if top.interrupt(deadlock):
+        if not top.is_doomed:  # it may take until the next look to end
             self._broke()
+            top.interrupt(deadlock)
 
 
 def _named(number: int, ours: Mapping[int, Transaction]) -> str:

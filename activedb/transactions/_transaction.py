@@ -15,7 +15,6 @@ from lockmgr import Mode
 __all__ = ["Transaction"]
 
 _ABSENT: Any = object()
-_KEYS_MAX = 10_000  # keys in one locked read; below every bound on parameters
 
 
 class Transaction(Node):
@@ -200,12 +199,7 @@ class Transaction(Node):
         self, spec: TableSpec, keys: Sequence[Key], *, inserting: bool = False
     ) -> dict[Key, Row | None]:
         """Rows by key, locked for writing; a few round trips for however many."""
-        found: dict[Key, Row | None] = {}
-        in_order = spec.in_order(keys)
-        for start in range(0, len(in_order), _KEYS_MAX):
-            part = in_order[start : start + _KEYS_MAX]
-            found |= self._read(spec, part, Mode.X, inserting=inserting)
-        return found
+        return self._read(spec, spec.in_order(keys), Mode.X, inserting=inserting)
 
     def write_all(self, spec: TableSpec, versions: Sequence[_statements.Version]) -> None:
         """Write rows that are locked and checked, then let rules see each of them."""

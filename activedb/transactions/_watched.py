@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Watched"]
 
+_KEYS_MAX = 2_000  # in one read
 _Rows = dict[tuple[TableSpec, Key], Row | None]
 
 
@@ -70,6 +71,8 @@ class Watched:
         with self._forest.joined.block(session) as t:
             rows: _Rows = {}
             for spec, keys in by_spec.items():
-                for key, row in t.read_locked(spec, keys).items():
-                    rows[spec, key] = row
+                in_order = sorted(keys)
+                for start in range(0, len(in_order), _KEYS_MAX):
+                    found = t.lock_rows(spec, in_order[start : start + _KEYS_MAX])
+                    rows.update({(spec, key): row for key, row in found.items()})
             yield t, rows

@@ -17,7 +17,7 @@ from tests.scenarios.script import Script
 
 pytestmark = pytest.mark.timeout(120)
 SEED = int(os.environ.get("ACTIVEDB_TEST_SEED", "0"))
-WALKS = {"memory": 60, "postgres": 12, "apart": 12}
+WALKS = {"memory": 40, "postgres": 16, "apart": 6}
 STEPS = 40
 TOPS = ("T1", "T2", "T3")
 KEYS = (1, 2, 3, 4)

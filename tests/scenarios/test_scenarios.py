@@ -76,3 +76,35 @@ def test_scenario_files_begin_with_what_they_show_and_what_that_serves() -> None
         assert all(line.startswith("# ") for line in comments.splitlines()), name
         assert "\n# Serves " in comments, name
         assert steps, name
+
+
+def test_replay_wrong_expectations_are_replaced_by_what_happened() -> None:
+    steps = (
+        "# Kept.\n\ngiven accounts 1 balance=10\n\nT1 begin -> deadlock\nT2 begin\n"
+        "T1 get accounts 1 for update\n  -> absent\nT2 get accounts 1 -> balance=11\n"
+        "T1 commit\nT2 commit\ncommitted -> as T2, T1\n  nothing\n"
+    )
+    right = (
+        "# Kept.\n\ngiven accounts 1 balance=10\n\nT1 begin -> ok\nT2 begin -> ok\n"
+        "T1 get accounts 1 for update -> balance=10\nT2 get accounts 1 -> waits for T1\n"
+        "T1 commit -> ok; T2 resumes: balance=10\nT2 commit -> ok\n"
+        "committed -> as T1, T2\n  accounts 1 balance=10\n"
+    )
+    ground = Ground("memory", None)
+    assert replay(steps, ground) == right
+    assert replay(right, ground) == right
+    ground.close()
+
+
+@pytest.mark.parametrize(
+    ("steps", "message", "note"),
+    [
+        ("T1 begin\nT1 sleeps\n", "not a step", "line 2: T1 sleeps"),
+        ("T1 begin\nT2 get accounts 1\n", "there is no T2", "line 2: T2 get accounts 1"),
+        ("T1 begin\nT1 get accounts 1\ncommitted\n", "has not ended", "line 3: committed"),
+    ],
+)
+def test_replay_senseless_step_names_its_line(steps: str, message: str, note: str) -> None:
+    with pytest.raises(AssertionError, match=message) as caught:
+        replay(steps, Ground("memory", None))
+    assert note in caught.value.__notes__

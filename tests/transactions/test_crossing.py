@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import Column, Integer, Table
+from sqlalchemy import Column, Connection, Integer, Table, text, update
+from sqlalchemy.exc import OperationalError
 
+from activedb.store._server_waits import publish
 from activedb.transactions._crossing import cycle_through
-from tests.databases import in_thread, place
+from tests.databases import in_thread, place, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,6 +109,145 @@ def test_cycle_of_local_waits_alone_is_left_to_the_lock_manager(shared: Place) -
     tries = Ring([one, one, one]).run_all()
     assert sum(tries) == 4
     assert crossing(one) == 0
+
+
+def test_wait_through_a_transaction_that_is_not_at_the_server_is_seen(shared: Place) -> None:
+    db = shared.open(lock_timeout_ms=30_000)
+    table = accounts(db)
+    kept = Table("kept", db.metadata, Column("id", Integer, primary_key=True))
+    db.create_all()
+    db.run(lambda t: [t.insert(table, {"id": n, "balance": 0}) for n in (1, 2)])
+    db.run(lambda t: [t.insert(kept, {"id": n}) for n in (1, 2)])
+    db.own(kept)
+    all_have_one = threading.Barrier(4)
+    tries = itertools.count()
+
+    def transaction(first: tuple[Table, int], then: tuple[Table, int]) -> None:
+        is_first_try = True
+
+        def both(t: adb.Transaction) -> None:
+            nonlocal is_first_try
+            next(tries)
+            t.get(*first, for_update=True)
+            if is_first_try:
+                is_first_try = False
+                all_have_one.wait(10)
+            t.get(*then, for_update=True)
+
+        db.run(both)
+
+    with db.connection() as plain:
+        plain.execute(update(table).where(table.c.id == 2).values(balance=1))
+        runs = [
+            in_thread(transaction, (table, 1), (kept, 1)),
+            in_thread(transaction, (kept, 1), (kept, 2)),  # needs no connection
+            in_thread(transaction, (kept, 2), (table, 2)),
+        ]
+        all_have_one.wait(10)
+        plain.execute(update(table).where(table.c.id == 1).values(balance=1))
+        plain.commit()
+    for run in runs:
+        run.result(40)
+    assert next(tries) == 4
+    assert crossing(db) == 1
+
+
+@pytest.mark.parametrize("is_youngest", [False, True])
+def test_cycle_through_a_statement_of_the_callers_own_is_broken(
+    shared: Place, is_youngest: bool
+) -> None:
+    db = shared.open(lock_timeout_ms=30_000)
+    table = accounts(db)
+    db.create_all()
+    db.run(lambda t: [t.insert(table, {"id": n, "balance": 0}) for n in (1, 2, 3)])
+    has_one, may_go_on = threading.Event(), threading.Event()
+
+    def both(t: adb.Transaction) -> None:
+        t.get(table, 2, for_update=True)
+        has_one.set()
+        may_go_on.wait(10)
+        t.get(table, 1, for_update=True)  # waits here for the caller
+
+    def take_first(connection: Connection) -> None:
+        with db.transaction(connection=connection) as t:
+            t.get(table, 1, for_update=True)
+
+    def write(connection: Connection, key: int) -> None:
+        try:
+            connection.execute(update(table).where(table.c.id == key).values(balance=1))
+        finally:
+            connection.rollback()
+
+    with db.connection() as plain, db.connection() as callers:
+        plain.execute(update(table).where(table.c.id == 3).values(balance=1))
+        if not is_youngest:
+            take_first(callers)
+        run = in_thread(db.run, both)
+        assert has_one.wait(10)
+        if is_youngest:
+            take_first(callers)
+        may_go_on.set()
+        calling = in_thread(write, callers, 3)  # waits at the server for the plain one
+        other = in_thread(write, plain, 2)  # which waits there for the transaction
+        other.result(40)
+        if is_youngest:
+            with pytest.raises(OperationalError, match="cancel"):
+                calling.result(40)
+        else:
+            calling.result(40)
+        run.result(40)
+    assert crossing(db) == 1
+
+
+def test_what_is_published_names_whole_processes_that_still_are_the_same(shared: Place) -> None:
+    db = shared.open()
+    with db.connection() as waiter, db.connection() as waited_for:
+        number = db._store.backend_of(waited_for)
+        assert number is not None
+        waited_for.execute(text("SELECT 1"))
+        publish(waiter, [number, *range(4_000_000, 4_000_010)])
+        assert number in _published(db)
+        assert len(_published(db)) > 1
+        assert _published(db) <= {number, *range(4_000_000, 4_000_010)}
+        waited_for.rollback()
+        waited_for.execute(text("SELECT 1"))  # another transaction of the same process
+        assert number not in _published(db)
+        publish(waiter, [])
+        assert not _published(db)
+
+
+def _published(db: adb.Database) -> set[int]:
+    return {number for backend in db._store.backends() for number in backend.waits_for}
+
+
+def test_wait_that_is_over_is_published_no_longer(shared: Place) -> None:
+    db = shared.open(lock_timeout_ms=30_000)
+    table = accounts(db)
+    db.create_all()
+    db.run(lambda t: [t.insert(table, {"id": n, "balance": 0}) for n in (1, 2, 3)])
+    has_one, may_end = threading.Event(), threading.Event()
+
+    def wait_at_the_server(t: adb.Transaction) -> None:
+        t.get(table, 1, for_update=True)
+        has_one.set()
+        t.get(table, 2, for_update=True)
+
+    def wait_here(t: adb.Transaction) -> None:
+        t.get(table, 3, for_update=True)
+        t.get(table, 1, for_update=True)
+        may_end.wait(10)
+
+    with db.connection() as plain:
+        plain.execute(update(table).where(table.c.id == 2).values(balance=1))
+        first = in_thread(db.run, wait_at_the_server)
+        assert has_one.wait(10)
+        second = in_thread(db.run, wait_here)
+        until(lambda: _published(db))
+        plain.rollback()
+    first.result(10)
+    until(lambda: not _published(db))
+    may_end.set()
+    second.result(10)
 
 
 @pytest.mark.parametrize(

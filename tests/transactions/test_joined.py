@@ -16,7 +16,6 @@ from sqlalchemy import (
     String,
     Table,
     create_engine,
-    event,
     func,
     select,
     text,
@@ -33,6 +32,7 @@ from activedb.errors import (
     TransactionStateError,
     UniqueViolation,
 )
+from lockmgr import LockManager, LockTable
 from tests.databases import PATIENCE_S, in_thread, lock_waits, until
 
 if TYPE_CHECKING:
@@ -433,8 +433,8 @@ def test_commit_over_a_connection_with_another_time_zone_is_known(
 def test_locks_of_a_connection_that_is_dropped_without_a_close_are_given_back(
     where: Place, own_engine: Any, db: adb.Database, accounts: Table
 ) -> None:
-    engine = create_engine(own_engine.url, pool_size=1, max_overflow=0)
-    event.listen(engine, "connect", _search_path(where._schema))
+    options = {"options": f"-csearch_path={where._schema}"}
+    engine = create_engine(where._url, connect_args=options, pool_size=1, max_overflow=0)
 
     def forgetful() -> None:
         session = Session(engine)
@@ -449,10 +449,6 @@ def test_locks_of_a_connection_that_is_dropped_without_a_close_are_given_back(
     with engine.connect() as connection:  # the only one of its pool
         assert of_caller(connection, accounts) == 100
     engine.dispose()
-
-
-def _search_path(schema: str | None) -> Any:
-    return lambda driver, record: driver.execute(f"SET search_path = {schema}")
 
 
 def test_table_lock_lost_with_a_savepoint_is_taken_anew(
@@ -502,7 +498,7 @@ def test_connection_that_reads_from_a_snapshot_is_refused(own_engine: Any, db: A
     engine = own_engine.execution_options(isolation_level="REPEATABLE READ")
     with (
         engine.connect() as connection,
-        pytest.raises(ConfigurationError, match="REPEATABLE READ.*READ COMMITTED"),
+        pytest.raises(ConfigurationError, match=r"REPEATABLE READ.*READ COMMITTED"),
     ):
         db.transaction(connection=connection)
 
@@ -713,19 +709,25 @@ def test_flush_in_a_savepoint_whose_rule_fails_is_undone_alone(
     assert [balance(db, accounts, key) for key in (1, 2, 3, 4)] == [4, 2, None, 4]
 
 
-def test_flush_of_more_rows_than_one_statement_can_name(db: adb.Database, accounts: Table) -> None:
+def test_flush_of_more_rows_than_one_statement_can_name(own_engine: Any, db: adb.Database) -> None:
     class Base(DeclarativeBase):
         metadata = db.metadata
 
-    class Account(Base):
-        __table__ = accounts
+    names = "abcde"  # 5 parameters for each key
+    keys = [Column(name, Integer, primary_key=True, autoincrement=False) for name in names]
 
-    make = sessionmaker()
+    class Place(Base):
+        __table__ = Table("places", db.metadata, *keys)
+
+    db.create_all()
+    db._forest.locks = LockManager(LockTable())  # the verifying one would take an hour
+    make = sessionmaker(own_engine)
     db.watch(make)
-    with db.connection() as connection, make(bind=connection) as session:
-        session.add_all(Account(id=n, balance=n) for n in range(2, 10_103))
+    count = 65_535 // len(names) + 1
+    with make() as session:
+        session.add_all(Place(a=n, b=0, c=0, d=0, e=0) for n in range(count))
         session.commit()
-    assert db.row_counts()["accounts"] == 10_102
+    assert db.row_counts()["places"] == count
 
 
 def test_rule_that_fails_fails_the_flush(db: adb.Database, accounts: Table) -> None:

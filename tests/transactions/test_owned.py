@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import enum
 import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+import threading
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import Column, Integer, String, Table, func, select, text
+from sqlalchemy import (
+    JSON,
+    Column,
+    Computed,
+    Enum,
+    ForeignKey,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    event,
+    func,
+    select,
+    text,
+)
+from sqlalchemy.orm import DeclarativeBase, sessionmaker
 
-from activedb.errors import ConstraintViolation, TableOwned
+from activedb.errors import ConnectionLost, ConstraintViolation, DefinitionError, TableOwned
 from tests.databases import PATIENCE_S, in_thread, place, until
 
 if TYPE_CHECKING:
@@ -124,6 +141,109 @@ def test_block_in_a_callers_transaction_changes_the_memory_when_it_commits(where
     assert db.run(lambda t: t.get(stock, 1))["count"] == 7  # type: ignore[index]
 
 
+def test_blocks_of_one_caller_see_each_other_in_an_owned_table(where: Place) -> None:
+    db = where.open()
+    stock = declare(db)
+    db.run(lambda t: t.insert(stock, {"id": 1, "count": 5}))
+    db.own(stock)
+    with db.connection() as connection:
+        for _ in range(2):
+            with db.transaction(connection=connection) as t:
+                row = t.get(stock, 1, for_update=True)
+                assert row is not None
+                t.update(stock, 1, count=row["count"] + 1)
+        nested = connection.begin_nested()
+        with db.transaction(connection=connection) as t:
+            t.update(stock, 1, count=100)
+            t.insert(stock, {"id": 2, "count": 100})
+        nested.rollback()
+        connection.commit()
+    assert db.run(lambda t: t.get(stock, 1))["count"] == 7  # type: ignore[index]
+    assert db.run(lambda t: t.get(stock, 2)) is None
+
+
+def test_flushes_of_a_watched_session_reach_the_memory(where: Place) -> None:
+    db = where.open()
+    stock = declare(db)
+    db.run(lambda t: t.insert(stock, {"id": 1, "count": 5}))
+    db.own(stock)
+
+    class Base(DeclarativeBase):
+        metadata = db.metadata
+
+    class Stock(Base):
+        __table__ = stock
+
+    make = sessionmaker()
+    db.watch(make)
+    for count, end in ((6, "commit"), (7, "rollback"), (8, "commit")):
+        with db.connection() as connection, make(bind=connection) as session:
+            item = session.get(Stock, 1)
+            assert item is not None
+            item.count = count
+            session.flush()
+            getattr(session, end)()
+        expected = 6 if count == 7 else count
+        assert db.run(lambda t: t.get(stock, 1))["count"] == expected  # type: ignore[index]
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+def test_rows_that_the_server_changes_as_it_stores_them_are_read_back(where: Place) -> None:
+    db = where.open()
+    table = Table(
+        "odd",
+        db.metadata,
+        Column("id", Integer, primary_key=True),
+        Column("colour", Enum(Colour)),
+        Column("pair", JSON),
+        Column("twice", Integer, Computed("id * 2", persisted=True)),
+    )
+    db.create_all()
+    db.own(table)
+    db.run(lambda t: t.insert(table, {"id": 4, "colour": "RED", "pair": (1, 2)}))
+    row = db.run(lambda t: t.get(table, 4))
+    assert row == {"id": 4, "colour": Colour.RED, "pair": [1, 2], "twice": 8}
+    db.run(lambda t: t.delete(table, 4))
+    assert db.run(lambda t: t.get(table, 4)) is None
+
+
+def test_table_whose_rows_the_server_deletes_by_itself_cannot_be_owned(shared: Place) -> None:
+    db = shared.open()
+    declare(db)
+    lines = Table(
+        "lines",
+        db.metadata,
+        Column("id", Integer, primary_key=True),
+        Column("stock", ForeignKey("stock.id", ondelete="CASCADE")),
+    )
+    db.create_all()
+    with pytest.raises(DefinitionError, match="foreign keys with an action"):
+        db.own(lines)
+    db.run(lambda t: t.insert(lines, {"id": 1}))  # it can be used
+
+
+def test_owned_table_declared_twice_is_refused(shared: Place) -> None:
+    db = shared.open()
+    stock = declare(db)
+    again = stock.to_metadata(MetaData(), schema=shared._schema)
+    db.own(stock)
+    with pytest.raises(DefinitionError, match="declared twice"):
+        db.run(lambda t: t.get(again, 1))
+    db.run(lambda t: t.insert(stock, {"id": 1, "count": 1}))
+
+
+def test_owning_a_table_used_through_another_declaration_is_refused(shared: Place) -> None:
+    db = shared.open()
+    stock = declare(db)
+    again = stock.to_metadata(MetaData(), schema=shared._schema)
+    db.run(lambda t: t.get(again, 1))
+    with pytest.raises(DefinitionError, match="declared twice"):
+        db.own(stock)
+
+
 def test_owning_waits_for_those_who_use_the_table_here(where: Place) -> None:
     db = where.open()
     stock = declare(db)
@@ -186,6 +306,140 @@ def test_owner_that_lost_its_lock_to_another_is_told_before_it_writes(shared: Pl
     other.close()
     one.own(mine)
     assert one.run(lambda t: t.get(mine, 1))["count"] == 2  # type: ignore[index]
+
+
+def lose_the_locks(of: adb.Database, seen_by: adb.Database) -> None:
+    """End the connection with the advisory locks of a database object, which hears nothing."""
+    lost = of._store._ownership._connection  # type: ignore[attr-defined]
+    pid = lost.connection.driver_connection.info.backend_pid
+    with seen_by._store.short() as plain:
+        plain.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": pid})
+        until(lambda: not plain.scalar(text(f"SELECT count(*) FROM pg_locks WHERE pid = {pid}")))
+
+
+def test_owner_that_lost_its_lock_to_a_mere_user_is_told_before_it_writes(shared: Place) -> None:
+    one, other = shared.open(), shared.open()
+    mine, yours = declare(one), declare(other)
+    one.run(lambda t: t.insert(mine, {"id": 1, "count": 1}))
+    one.own(mine)
+    lose_the_locks(one, other)
+    other.run(lambda t: t.update(yours, 1, count=100))
+
+    def add(t: adb.Transaction) -> None:
+        row = t.get(mine, 1, for_update=True)
+        assert row is not None
+        t.update(mine, 1, count=row["count"] + 1)
+
+    with pytest.raises(TableOwned, match="another owner or user since"):
+        one.run(add)
+    one.run(add)  # a user like the other one now
+    assert other.run(lambda t: t.get(yours, 1))["count"] == 101  # type: ignore[index]
+
+
+def test_owner_that_lost_its_lock_and_was_told_stays_out(shared: Place) -> None:
+    one, other = shared.open(), shared.open()
+    mine, yours = declare(one), declare(other)
+    one.run(lambda t: t.insert(mine, {"id": 1, "count": 1}))
+    one.own(mine)
+    lose_the_locks(one, other)
+    other.own(yours)
+    for message in ("another owner or user since", "kept by one process alone"):
+        with pytest.raises(TableOwned, match=message):
+            one.run(lambda t: t.update(mine, 1, count=100))
+    assert other.run(lambda t: t.get(yours, 1))["count"] == 1  # type: ignore[index]
+
+
+def test_callers_commit_is_refused_when_the_table_is_not_ours_any_more(shared: Place) -> None:
+    one, other = shared.open(), shared.open()
+    mine, yours = declare(one), declare(other)
+    one.run(lambda t: t.insert(mine, {"id": 1, "count": 1}))
+    one.own(mine)
+    lose_the_locks(one, other)
+    other.run(lambda t: t.get(yours, 1))
+    with one.connection() as connection:
+        with one.transaction(connection=connection) as t:
+            t.get(mine, 1, for_update=True)
+        connection.execute(mine.update().values(count=100))
+        with pytest.raises(TableOwned):
+            connection.commit()
+        connection.rollback()
+    assert other.run(lambda t: t.get(yours, 1))["count"] == 1  # type: ignore[index]
+
+
+def test_new_user_waits_for_the_commit_of_an_owner_that_lost_its_lock(shared: Place) -> None:
+    one, other = shared.open(), shared.open()
+    mine, yours = declare(one), declare(other)
+    log, theirs = (
+        Table("log", db.metadata, Column("id", Integer, primary_key=True)) for db in (one, other)
+    )
+    one.create_all()
+    one.run(lambda t: t.insert(mine, {"id": 1, "count": 1}))
+    one.own(mine)
+    lose_the_locks(one, other)
+    using: list[Any] = []
+
+    def meanwhile(point: str) -> None:
+        if point == "before commit":  # the table has been found to be ours
+            using.append(in_thread(lambda: other.run(lambda t: t.update(yours, 1, count=2))))
+            with one._store.short() as plain:
+                waiting = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+                until(lambda: plain.scalar(waiting))
+
+    def copy(t: adb.Transaction) -> None:  # reads the owned table, and writes another
+        row = t.get(mine, 1)
+        assert row is not None
+        t.insert(log, {"id": row["count"]})
+
+    one._store.trigger = meanwhile
+    one.run(copy)
+    using[0].result(PATIENCE_S)
+    assert other.run(lambda t: t.get(theirs, 1)) == {"id": 1}
+
+
+def test_owner_keeps_its_table_when_another_connection_is_lost(shared: Place) -> None:
+    one, other = shared.open(), shared.open()
+    mine, yours = declare(one), declare(other)
+    log = Table("log", one.metadata, Column("id", Integer, primary_key=True))
+    one.create_all()
+    one.run(lambda t: t.insert(mine, {"id": 1, "count": 1}))
+    one.own(mine)
+    with pytest.raises(ConnectionLost), one.transaction() as t:
+        t.insert(log, {"id": 1})
+        with other._store.short() as plain:
+            pid = t.hierarchy.session.backend
+            plain.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": pid})
+            until(
+                lambda: not plain.scalar(text(f"SELECT count(*) FROM pg_locks WHERE pid = {pid}"))
+            )
+        t.query(select(log))
+    with pytest.raises(TableOwned):
+        other.own(yours)
+    one.run(lambda t: t.update(mine, 1, count=2))
+
+
+def test_rows_committed_while_a_table_is_loaded_are_not_lost(shared: Place) -> None:
+    db = shared.open()
+    stock = declare(db)
+    db.run(lambda t: [t.insert(stock, {"id": n, "count": 0}) for n in (1, 2)])
+    db.own(stock)
+    owned = db._store.owned(db._forest.tables.spec(stock))
+    assert owned is not None
+    has_read, may_go_on = threading.Event(), threading.Event()
+
+    def pause(connection: Any, *rest: Any) -> None:
+        has_read.set()
+        may_go_on.wait(PATIENCE_S)
+
+    owned.forget()
+    with db._store.short() as connection:
+        event.listen(connection, "after_cursor_execute", pause)
+        loading = in_thread(owned.load, connection)
+        assert has_read.wait(PATIENCE_S)
+        writing = in_thread(lambda: owned.put((1,), {"id": 1, "count": 9, "name": None}))
+        may_go_on.set()
+        loading.result(PATIENCE_S)
+        writing.result(PATIENCE_S)
+    assert owned.rows([(1,)])[(1,)] == {"id": 1, "count": 9, "name": None}
 
 
 def test_rows_are_read_anew_after_a_commit_of_unknown_outcome(shared: Place) -> None:
