@@ -1,19 +1,21 @@
 """The caller's own transaction as the flat transaction beneath a hierarchy.
 
-Statements go over the caller's SQLAlchemy connection. It is neither committed nor rolled back nor
-closed here: the caller does that, and is listened to.
+Statements go over the caller's SQLAlchemy connection. It is neither committed nor closed here: the
+caller does that, and is listened to. It is rolled back only where its commit is refused.
 """
 
 from __future__ import annotations
 
 import _thread
 import re
+import sqlite3
 import time
 import weakref
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
+import psycopg
 from psycopg.pq import TransactionStatus
 from sqlalchemy import Connection, TwoPhaseTransaction, event
 from sqlalchemy.exc import InvalidRequestError, PendingRollbackError, UnboundExecutionError
@@ -75,7 +77,7 @@ class BorrowedSession(Session):
         transaction = connection.get_transaction()
         assert transaction is not None, "borrow has begun one"
         self._callers = weakref.ref(transaction)
-        self._callers_driver = connection.connection.driver_connection
+        self._callers_driver: Any = connection.connection.driver_connection
         self._busy_since_s: float | None = None
         self._doubtful: dict[TableSpec, set[Key]] = {}
         super().__init__(store, latch)
@@ -144,6 +146,15 @@ class BorrowedSession(Session):
             if self._touched:
                 self._store.check_owned(connection, self._touched)
             return self._store.number_of(connection)
+
+    def roll_back(self) -> None:
+        """Undo what is there of a transaction whose commit is refused.
+
+        SQLAlchemy takes it for ended then: it sends no ROLLBACK, neither now nor when the caller
+        asks for one, and what is there would be committed with the caller's next transaction.
+        """
+        with self._latch, suppress(psycopg.Error, sqlite3.Error):  # a lost one is undone anyway
+            self._callers_driver.rollback()
 
     def await_end(self, is_enough: Callable[[], bool]) -> None:
         """Wait until the caller's commit or rollback has returned, or `is_enough`."""

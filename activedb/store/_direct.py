@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from types import TracebackType
 from typing import Any
 
 import psycopg
@@ -35,8 +34,11 @@ def run(connection: Connection, statement: UpdateBase, rows: Sequence[dict[str, 
     prepared = prepared_on(connection)
     if prepared is not None:
         if len(rows) == 1:
-            with _invalidating(connection):
+            try:
                 prepared.execute(statement, rows[0])
+            except psycopg.Error as error:
+                _invalidate_if_lost(connection, error)
+                raise
             return
         prepared.renew()
     sql, processors = _compiled(statement, connection.dialect)
@@ -72,8 +74,11 @@ def fetch(
     """
     prepared = prepared_on(connection)
     if prepared is not None:
-        with _invalidating(connection):
+        try:
             return prepared.execute(statement, values)
+        except psycopg.Error as error:
+            _invalidate_if_lost(connection, error)
+            raise
     dialect = connection.dialect
     sql, processors = _compiled(statement, dialect)
     bound = {
@@ -107,31 +112,19 @@ def driver_cursor(connection: Connection) -> Iterator[psycopg.Cursor[Any]]:
     if not connection.in_transaction():
         connection.begin()
     driver: psycopg.Connection[Any] = connection.connection.driver_connection  # type: ignore[assignment]
-    with _invalidating(connection), driver.cursor() as cursor:
-        yield cursor
+    try:
+        with driver.cursor() as cursor:
+            yield cursor
+    except psycopg.Error as error:
+        _invalidate_if_lost(connection, error)
+        raise
 
 
-class _invalidating:  # noqa: N801  # used like a function
-    """Tell SQLAlchemy of a connection that is lost inside; nobody else would."""
-
-    __slots__ = ("_connection",)
-
-    def __init__(self, connection: Connection):
-        self._connection = connection
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if isinstance(error, psycopg.Error):
-            driver: Any = self._connection.connection.driver_connection
-            if driver.closed:
-                self._connection.invalidate(error)
+def _invalidate_if_lost(connection: Connection, error: psycopg.Error) -> None:
+    """Tell SQLAlchemy of a connection that is lost; nobody else would."""
+    driver: Any = connection.connection.driver_connection
+    if driver.closed:
+        connection.invalidate(error)
 
 
 _Process = Callable[[Any], Any] | None

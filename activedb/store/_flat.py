@@ -286,16 +286,22 @@ class _Use:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._end(error)
+        if error is not None:
+            self._end(error)
+            return
+        flat = self._flat
+        if self._begun is not None:
+            with flat._calls_latch:
+                del flat._calls[self._begun]
+        flat._latch.release()
 
-    def _end(self, error: BaseException | None) -> None:
+    def _end(self, error: BaseException) -> None:
         flat = self._flat
         try:
             if self._begun is not None:
                 with flat._calls_latch:
                     del flat._calls[self._begun]
-            if error is not None:
-                self._fail(error)
+            self._fail(error)
         finally:
             flat._latch.release()
 

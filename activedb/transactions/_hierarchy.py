@@ -47,19 +47,20 @@ class Workspace:
         self.log.append((spec, key, row))
 
     def take(self, child: Workspace) -> None:
-        """Add the versions of a child that commits. O(its versions)."""
+        """Add the versions of a child that commits, which is of no use then. O(its versions)."""
         for spec, rows in child.rows.items():
             mine = self.rows.get(spec)
             if mine is None:
-                self.rows[spec] = dict(rows)
+                self.rows[spec] = rows
             else:
                 mine.update(rows)
         self.log += child.log
 
     def joined(self, child: Workspace) -> Workspace:
         """A workspace with the versions of both."""
-        both = Workspace({spec: dict(rows) for spec, rows in self.rows.items()}, list(self.log))
-        both.take(child)
+        both = Workspace()
+        for part in (self, child):
+            both.take(Workspace({spec: dict(rows) for spec, rows in part.rows.items()}, part.log))
         return both
 
     def clear(self) -> None:
@@ -318,11 +319,14 @@ class Hierarchy:
 
     def _absent(self, workspace: Rows) -> dict[TableSpec, list[Key]]:
         """Keys that were read as absent and have not been written, per table."""
-        found = {
-            spec: [k for k, row in rows.items() if row is None and k not in workspace.get(spec, ())]
-            for spec, rows in self.base.items()
-        }
-        return {spec: keys for spec, keys in found.items() if keys}
+        found: dict[TableSpec, list[Key]] = {}
+        for spec, rows in self.base.items():
+            if None in rows.values():
+                written = workspace.get(spec, ())
+                keys = [k for k, row in rows.items() if row is None and k not in written]
+                if keys:
+                    found[spec] = keys
+        return found
 
     def breaking(self) -> _Breaking:
         """Remember an error inside that leaves the flat transaction unusable."""

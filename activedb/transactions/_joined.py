@@ -185,7 +185,7 @@ class _Part:
             number = self._session.number()
             self._top.commit()
         except BaseException as error:
-            # The caller's transaction can only be rolled back now.
+            self._session.roll_back()
             self.give_up(f"the caller's commit was refused: {error}")
             raise
         self._joined.wait_beside(self, number)

@@ -521,10 +521,13 @@ class Node:
             self._check_thread()
         try:
             self._check_usable()
-            self.join()
-            self._check_no_open_child()
+            if self._children:
+                self.join()
+            if self._inferiors:
+                self._refuse_open_child()
             self.forest.listener.at_commit_point(self)  # type: ignore[arg-type]
-            self.join()
+            if self._children:
+                self.join()
             self._check_usable()
             self.state = checked_move(self.state, State.COMMITTING)
             if self.parent is None:
@@ -590,12 +593,11 @@ class Node:
 
     # -- who may use it --------------------------------------------------------------------
 
-    def _check_no_open_child(self) -> None:
-        if self._inferiors:
-            raise TransactionStateError(
-                f"transaction {self.path} has an open subtransaction; end that one first, at best "
-                f"by using it in a with block"
-            )
+    def _refuse_open_child(self) -> None:
+        raise TransactionStateError(
+            f"transaction {self.path} has an open subtransaction; end that one first, at best by "
+            f"using it in a with block"
+        )
 
     def _check_usable(self) -> None:
         """Raise unless this thread may use it now; every public method begins with this."""

@@ -51,9 +51,9 @@ def serial_order(
     committed = [e.name for e in events if e.what == "commit" and "." not in e.name]
     for order in itertools.permutations(sorted(committed)):
         model = Model(dict(before))
-        if all(_explains(model, events, top, columns) for top in order):
-            if model.committed == dict(after):
-                return order
+        explained = all(_explains(model, events, top, columns) for top in order)
+        if explained and model.committed == dict(after):
+            return order
     return None
 
 

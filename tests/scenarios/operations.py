@@ -1,18 +1,19 @@
 """What a transaction of a scenario does to rows: read from words, done for real, done by a model.
 
 ==================================  =============================================================
-``get accounts 1``                  also ``... for update`` and ``... for update nowait``
+``get accounts 1``                  also ``... for update``, and then ``... nowait``
 ``insert accounts 3 balance=30``    ``insert tickets new seat=1`` leaves the key to the database
-``update accounts 1 balance=5``     ``balance+=5`` and ``balance-=5`` read the row for update first
+``update accounts 1 balance=5``     ``balance+=5``, ``balance-=5``: reads the row for update first
 ``delete accounts 1``
-``select accounts``                 a scan; ``... where balance>=10 room=1``: all conditions hold
+``select accounts``                 a scan; ``... where balance>=10 room=1``: both must hold
 ``sum accounts balance``            an aggregate; ``count accounts``; both with ``where`` too
-``set accounts balance+=1``         an UPDATE statement, ``remove accounts`` a DELETE; with ``where``
-``copy accounts to 100``            an INSERT ... SELECT that adds 100 to the keys; with ``where``
+``set accounts balance+=1``         an UPDATE statement; ``remove accounts``: a DELETE
+``copy accounts to 100``            an INSERT ... SELECT that adds 100 to the keys
 ==================================  =============================================================
 
-A condition is ``balance>=10`` with any comparison, or ``balance%3=0``. ``select`` may go on with ``limit 1``
-and then ``for update``, ``for update nowait`` or ``for update skip locked``.
+A condition is ``balance>=10`` with any comparison, or ``balance%3=0``; the statements take them
+too. ``select`` may go on with ``limit 1``, then ``for update``, and that with ``nowait`` or ``skip
+locked``.
 """
 
 from __future__ import annotations
@@ -219,9 +220,7 @@ def foresee(o: Operation, model: Model, node: Node, columns: list[str], outcome:
         key = int(outcome.removeprefix("id "))
     item = (o.table, key)
     row = model.read(node, item)
-    visible = {
-        found[1]: seen for found, seen in model.scan(node).items() if found[0] == o.table
-    }
+    visible = {found[1]: seen for found, seen in model.scan(node).items() if found[0] == o.table}
     chosen = {k: seen for k, seen in visible.items() if all(c.holds(seen) for c in o.where)}
     match o.verb:
         case "get":

@@ -230,7 +230,9 @@ class Strand:
         live = t.state is State.ACTIVE
         if step.verb not in VERBS:
             assert step.verb in ("commit", "abort", "begin"), f"not a step: {step}"
-            self._finish(self._refused({"begin": t.subtransaction}.get(step.verb) or getattr(t, step.verb)))
+            self._finish(
+                self._refused({"begin": t.subtransaction}.get(step.verb) or getattr(t, step.verb))
+            )
             return
         operation = Operation.read(step.words)
         try:

@@ -15,8 +15,9 @@ import pytest
 from tests.scenarios.ground import Ground
 from tests.scenarios.script import Script
 
-pytestmark = pytest.mark.timeout(120)
+SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
 SEED = int(os.environ.get("ACTIVEDB_TEST_SEED", "0"))
+pytestmark = pytest.mark.timeout(120 * SCALE)
 WALKS = {"memory": 40, "postgres": 16, "apart": 6}
 STEPS = 40
 TOPS = ("T1", "T2", "T3")
@@ -90,13 +91,11 @@ class Walk:
 
 
 @pytest.mark.parametrize("mode", WALKS)
-def test_random_scenarios_have_a_serial_order(
-    mode: str, scale: int, request: pytest.FixtureRequest
-) -> None:
+def test_random_scenarios_have_a_serial_order(mode: str, request: pytest.FixtureRequest) -> None:
     url = None if mode == "memory" else request.getfixturevalue("postgres_url")
     ground = Ground(mode, url)
     try:
-        for number in range(WALKS[mode] * scale):
+        for number in range(WALKS[mode] * SCALE):
             ground.clear()
             walk = Walk(ground, random.Random(f"{SEED}/{mode}/{number}"))
             try:

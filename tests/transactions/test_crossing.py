@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import itertools
+import secrets
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import Column, Connection, Integer, Table, text, update
+from sqlalchemy import (
+    Column,
+    Connection,
+    Integer,
+    Table,
+    create_engine,
+    make_url,
+    text,
+    update,
+)
 from sqlalchemy.exc import OperationalError
 
-from activedb.store._server_waits import publish
+from activedb.store._server_waits import Backend, backends, publish
 from activedb.transactions._crossing import cycle_through
 from tests.databases import in_thread, place, until
 
@@ -214,6 +224,37 @@ def test_what_is_published_names_whole_processes_that_still_are_the_same(shared:
         assert number not in _published(db)
         publish(waiter, [])
         assert not _published(db)
+
+
+def test_waits_of_other_roles_are_seen_without_any_rights(shared: Place) -> None:
+    db = shared.open()
+    table = accounts(db)
+    db.create_all()
+    db.run(lambda t: t.insert(table, {"id": 1, "balance": 0}))
+    role = f"role_{secrets.token_hex(4)}"
+    with db.connection() as one, db.connection() as other:
+        one.execute(text(f"CREATE ROLE {role} LOGIN PASSWORD 'x'"))
+        one.commit()
+        try:
+            one.execute(update(table).values(balance=1))
+            waiting = in_thread(lambda: other.execute(update(table).values(balance=2)))
+            numbers = db._store.backend_of(one), db._store.backend_of(other)
+            until(lambda: (numbers[1], numbers[0]) in _waits(db._store.backends()))
+            engine = create_engine(make_url(shared._url).set(username=role, password="x"))
+            with engine.connect() as ordinary:
+                assert (numbers[1], numbers[0]) in _waits(backends(ordinary))
+            engine.dispose()
+            one.rollback()
+            waiting.result(10)
+            other.rollback()
+        finally:
+            one.rollback()
+            one.execute(text(f"DROP ROLE {role}"))
+            one.commit()
+
+
+def _waits(seen: list[Backend]) -> set[tuple[int, int]]:
+    return {(backend.number, blocker) for backend in seen for blocker in backend.blockers}
 
 
 def _published(db: adb.Database) -> set[int]:

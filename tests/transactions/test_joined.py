@@ -29,6 +29,7 @@ from activedb.errors import (
     ActiveDBError,
     ConfigurationError,
     RuleFailed,
+    TransactionCancelled,
     TransactionStateError,
     UniqueViolation,
 )
@@ -348,6 +349,25 @@ def test_commit_refused_inside_savepoint_and_block_gives_every_lock_back(
         assert db._forest.locks.dump() == "empty"
         connection.rollback()
     assert balance(db, accounts) == 100
+
+
+def test_commit_that_is_refused_here_leaves_nothing_for_the_next_one(
+    db: adb.Database, accounts: Table
+) -> None:
+    with db.connection() as connection:
+        with db.transaction(connection=connection) as t:
+            t.update(accounts, 1, balance=0)
+        top = t.parent
+        assert top is not None
+        top.cancel("no longer wanted")
+        with pytest.raises(TransactionCancelled):
+            connection.commit()
+        connection.rollback()
+        assert of_caller(connection, accounts) == 100
+        with db.transaction(connection=connection) as t:
+            t.insert(accounts, {"id": 2, "balance": 2})
+        connection.commit()
+    assert [balance(db, accounts, key) for key in (1, 2)] == [100, 2]
 
 
 # -- what only a server has ----------------------------------------------------------------

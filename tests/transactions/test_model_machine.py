@@ -17,7 +17,6 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     invariant,
-    precondition,
     rule,
     run_state_machine_as_test,
 )
@@ -35,11 +34,12 @@ if TYPE_CHECKING:
     import activedb as adb
     from activedb import Transaction
 
-pytestmark = pytest.mark.timeout(90)
 SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
+pytestmark = pytest.mark.timeout(90 * SCALE)
 LANES = st.sampled_from([0, 1])
 KEYS = st.integers(0, 3)
 NUMBERS = st.none() | st.integers(-3, 3)
+WRITES = st.sampled_from(["put", "put", "insert", "update", "delete"])
 DEPTH_MAX = 8
 
 
@@ -54,7 +54,7 @@ class Lane:
         self.db = db
         self.table = table
         self.context = contextvars.copy_context()
-        self.model = Model()
+        self.model = Model({0: (0, "row")})
         self.open: list[tuple[Transaction, Node]] = []
         self.ended: list[Transaction] = []
 
@@ -93,12 +93,23 @@ class Machine(RuleBasedStateMachine):
         with db.transaction() as t:
             for table in tables:
                 t.execute(delete(table))
+                t.insert(table, {"id": 0, "n": 0, "text": "row"})
         self.lanes = [Lane(db, table) for table in tables]
 
     # -- blocks ----------------------------------------------------------------------------
 
+    @rule(lane=LANES, key=KEYS, number=NUMBERS)
+    def open_another_and_write(self, lane: int, key: int, number: int | None) -> None:
+        """What a subtransaction is for."""
+        self.begin(lane)
+        self.write_one(self.lanes[lane], key, number, "put")
+
     @rule(lane=LANES)
+    def open_another(self, lane: int) -> None:
+        self.begin(lane)
+
     def begin(self, lane: int) -> None:
+        """Begin a top-level transaction, or a child of the innermost open one."""
         on = self.lanes[lane]
         if len(on.open) > DEPTH_MAX:
             return
@@ -121,9 +132,8 @@ class Machine(RuleBasedStateMachine):
     @rule(lane=LANES, depth=st.integers(0, DEPTH_MAX), kind=st.sampled_from(["abort", "raise"]))
     def leave_by_an_error(self, lane: int, depth: int, kind: str) -> None:
         """Abort the transaction at some depth, or raise through all blocks down to it."""
-        on = self.lanes[lane]
-        if depth >= len(on.open):
-            return
+        on = self._opened(lane)
+        depth %= len(on.open)
         target = on.open[depth][0]
         error: Exception = OnPurposeError()
         if kind == "abort":
@@ -138,15 +148,25 @@ class Machine(RuleBasedStateMachine):
             on.model.abort(node)
             on.ended.append(t)
 
+    def _opened(self, lane: int) -> Lane:
+        """A lane in which a transaction is open."""
+        if not self.lanes[lane].open:
+            self.begin(lane)
+        return self.lanes[lane]
+
     # -- rows ------------------------------------------------------------------------------
 
-    @precondition(lambda self: any(lane.open for lane in self.lanes))
-    @rule(lane=LANES, key=KEYS, number=NUMBERS, what=st.sampled_from(["insert", "update", "delete"]))
+    @rule(
+        lane=LANES, key=KEYS, number=NUMBERS, what=st.sampled_from(["insert", "update", "delete"])
+    )
     def write(self, lane: int, key: int, number: int | None, what: str) -> None:
-        on = self.lanes[lane]
-        if not on.open:
-            return
+        self.write_one(self._opened(lane), key, number, what)
+
+    def write_one(self, on: Lane, key: int, number: int | None, what: str) -> None:
+        """Write in the innermost transaction, or be refused."""
         is_there = key in on.seen
+        if what == "put":
+            what = "update" if is_there else "insert"
         refused = RowExists if what == "insert" else RowNotFound
         calls: dict[str, Callable[[], Any]] = {
             "insert": lambda: on.t.insert(on.table, {"id": key, "n": number, "text": "row"}),
@@ -160,23 +180,17 @@ class Machine(RuleBasedStateMachine):
             on.do(calls[what])
             on.write(key, number, gone=what == "delete")
 
-    @precondition(lambda self: any(lane.open for lane in self.lanes))
     @rule(lane=LANES, key=KEYS, for_update=st.booleans())
     def read(self, lane: int, key: int, for_update: bool) -> None:
-        on = self.lanes[lane]
-        if not on.open:
-            return
+        on = self._opened(lane)
         row = on.do(lambda: on.t.get(on.table, key, for_update=for_update))
         expected = on.model.read(on.node, key)
         assert (None if row is None else (row["n"], row["text"])) == expected
 
-    @precondition(lambda self: any(lane.open for lane in self.lanes))
     @rule(lane=LANES, limit=st.integers(-3, 3))
     def scan(self, lane: int, limit: int) -> None:
         """All rows, an aggregate over them, and one over those that meet a condition."""
-        on = self.lanes[lane]
-        if not on.open:
-            return
+        on = self._opened(lane)
         c, seen = on.table.c, on.seen
         rows = on.do(on.t.query, select(c.id, c.n).order_by(c.id))
         assert [tuple(row) for row in rows] == sorted(seen.items())
@@ -189,12 +203,9 @@ class Machine(RuleBasedStateMachine):
         [row] = on.do(on.t.query, select(func.count()).where(c.n >= limit))
         assert tuple(row) == (len(chosen),)
 
-    @precondition(lambda self: any(lane.open for lane in self.lanes))
     @rule(lane=LANES, limit=st.integers(-3, 3), what=st.sampled_from(["update", "delete", "copy"]))
     def write_where(self, lane: int, limit: int, what: str) -> None:
-        on = self.lanes[lane]
-        if not on.open:
-            return
+        on = self._opened(lane)
         c = on.table.c
         hit = {key: n for key, n in on.seen.items() if n is not None and n == limit}
         if what == "update":
@@ -265,7 +276,7 @@ def databases(postgres_url: str) -> Iterator[dict[str, tuple[adb.Database, list[
         yield opened
 
 
-@pytest.mark.parametrize(("kind", "examples"), [("memory", 40), ("postgres", 12)])
+@pytest.mark.parametrize(("kind", "examples"), [("memory", 100), ("postgres", 40)])
 def test_blocks_of_transactions_agree_with_the_model(
     databases: dict[str, tuple[adb.Database, list[Table]]], kind: str, examples: int
 ) -> None:

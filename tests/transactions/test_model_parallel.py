@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     import activedb as adb
     from activedb import Child, Transaction
 
-pytestmark = pytest.mark.timeout(90)
 SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
+pytestmark = pytest.mark.timeout(90 * SCALE)
 QUICK = settings(
-    max_examples=60 * SCALE,
+    max_examples=200 * SCALE,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-SLOW = settings(QUICK, max_examples=20 * SCALE)
+SLOW = settings(QUICK, max_examples=60 * SCALE)
 SLOTS = 2
 
 Seen = dict[str, list[Any]]
@@ -187,6 +187,13 @@ class Play:
         return None if row is None else row["n"]
 
 
+def may_be_cut_short(tree: Tree) -> bool:
+    """Whether a child may be told to abort while it runs: one whose parent does not wait for it."""
+    children = [step for step in tree.steps if isinstance(step, Tree)]
+    is_left = any(child.how == "left" for child in children)
+    return (is_left and tree.ending != "commit") or any(map(may_be_cut_short, children))
+
+
 def check(db: adb.Database, table: Table, trees: list[Tree]) -> None:
     with db.transaction() as t:
         t.execute(delete(table))
@@ -197,7 +204,10 @@ def check(db: adb.Database, table: Table, trees: list[Tree]) -> None:
         failed = foresee(top, f"T{number}", model.begin(), model, expected)
         play = Play(table)
         assert play.block(db.transaction(), top, f"T{number}") == failed
-        if not failed:  # else a child may have been told to end before it came to its end
+        if may_be_cut_short(top):
+            assert play.seen.keys() <= expected.keys()
+            assert all(expected[path][: len(seen)] == seen for path, seen in play.seen.items())
+        else:
             assert dict(play.seen) == dict(expected)
         with db.transaction() as t:
             assert {row.key: row.n for row in t.query(select(table))} == model.committed
