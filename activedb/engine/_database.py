@@ -172,7 +172,10 @@ class Database:
         Raises
         ------
         ConfigurationError
-            If the connection goes elsewhere, or commits each statement by itself.
+            If the connection goes elsewhere, commits each statement by itself, or reads from a
+            snapshot.
+        TransactionStateError
+            If another block is open over the connection, or its transaction has failed.
         """
         if connection is not None:
             return self._forest.joined.block(connection, timeout=timeout)
@@ -212,6 +215,9 @@ class Database:
         TableOwned
             If another process owns one or uses it; later, if the connection was lost meanwhile and
             the table has had another owner since.
+        DefinitionError
+            If the server itself changes rows of one (triggers, cascading foreign keys, …), or it is
+            declared twice.
         """
         for table in tables:
             self._forest.own(self._forest.tables.spec(table))
