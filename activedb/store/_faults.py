@@ -30,6 +30,7 @@ _GIVEN_UP = {
 }
 _LOCK_NOT_AVAILABLE = "55P03"
 _CANCELLED = "57014"
+_UNSUPPORTED = "0A000"  # also: a prepared statement whose table has been altered
 # Shut down by somebody, crashed, starting; the server's limits on idle and long transactions.
 _SERVER_GONE = {"57P01", "57P02", "57P03", "57P05", "25P03", "25P04"}
 _CONNECTION = "08"  # the class of errors of the connection itself
@@ -105,6 +106,10 @@ def _translate(origin: BaseException | None, doing: str, *, gone: bool) -> Activ
     if state == _LOCK_NOT_AVAILABLE:
         return LockTimeout(
             f"cannot {doing}: another process holds a lock for too long (lock_timeout_ms); retry"
+        )
+    if state == _UNSUPPORTED and "cached plan" in text:
+        return SerializationConflict(
+            f"cannot {doing}: the table was altered meanwhile; retry the transaction"
         )
     if state == _CANCELLED:
         return StatementCancelled(f"cannot {doing}: {text}")
