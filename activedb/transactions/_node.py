@@ -210,7 +210,8 @@ class Node:
         ----------
         timeout : float, optional
             Seconds from now after which the child, and its inferiors, abort with
-            `TransactionTimeout`; the parent may catch that and go on.
+            `TransactionTimeout`; the parent may catch that and go on, unless the child was waiting
+            at the server, which then takes no more of the whole hierarchy.
         """
         self._check_usable()
         limit = Limit.after(timeout)
@@ -437,7 +438,7 @@ class Node:
             self._check_thread()
         text = f"transaction {self.path} was aborted" + (f": {reason}" if reason else "")
         aborted = TransactionAborted(text, transaction=self.id)
-        self.doom(aborted)
+        self._stop(aborted)
         raise aborted
 
     def cancel(self, reason: str = "") -> None:
@@ -473,6 +474,16 @@ class Node:
         for node in doomed:
             self.forest.locks.cancel(node.id)
         return doomed
+
+    def _stop(self, reason: ActiveDBError) -> None:
+        """Doom this transaction, which aborts; with a top-level one, end its statements, too.
+
+        One that is cancelled at the server ends the whole flat transaction.
+        """
+        if self.parent is None:
+            self.interrupt(reason)
+        else:
+            self.doom(reason)
 
     def interrupt(self, reason: ActiveDBError) -> bool:
         """Doom this transaction, and end what the server does for it; from any thread.
@@ -564,8 +575,7 @@ class Node:
                 reason = TransactionAborted(
                     f"the superior {self.path} was aborted", transaction=self.id
                 )
-                # A statement that is cancelled ends the flat transaction: so only with all of it.
-                (node.doom if self.parent is not None else node.interrupt)(reason)
+                node._stop(reason)
             for child in children:
                 while not child.is_done:
                     try:
