@@ -6,7 +6,7 @@ import sqlite3
 from types import TracebackType
 
 import psycopg
-from sqlalchemy.exc import DBAPIError, PendingRollbackError, StatementError
+from sqlalchemy.exc import DBAPIError, PendingRollbackError, ResourceClosedError, StatementError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from activedb.errors import (
@@ -89,6 +89,8 @@ def translation(error: BaseException, doing: str) -> ActiveDBError | None:
             f"cannot {doing}: all connections are in use; run fewer transactions at once, or "
             f"raise threads"
         )
+    if isinstance(error, ResourceClosedError):
+        return StoreError(f"cannot {doing}: the database object was closed; open it again")
     if isinstance(error, UnicodeError):
         return InvalidRow(f"cannot {doing}: {error}")
     if isinstance(error, StatementError):

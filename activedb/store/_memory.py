@@ -33,6 +33,9 @@ from activedb.store._tables import Key, TableSpec
 __all__ = ["MemoryStore"]
 
 
+_CLOSE_S_MAX = 5.0
+
+
 class MemoryStore(Store):
     """Same statements, same constraints, nothing durable.
 
@@ -61,8 +64,14 @@ class MemoryStore(Store):
         _driver(self._flat).execute("PRAGMA foreign_keys = ON")
 
     def close(self) -> None:
-        self._flat.close()
-        super().close()
+        # SQLite must not be closed under a statement of another thread. Who keeps the turn for
+        # longer than this has a transaction open, and its connection lives as long as that.
+        if self._turn.acquire(timeout=_CLOSE_S_MAX):
+            try:
+                self._flat.close()
+                super().close()
+            finally:
+                self._turn.release()
 
     def migrate(self) -> None:
         with self.short() as connection:
