@@ -10,14 +10,15 @@ from __future__ import annotations
 import datetime
 import enum
 import hashlib
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import ARRAY, BigInteger, bindparam, text
+from sqlalchemy import ARRAY, BigInteger, Connection, bindparam, text
 
 from activedb.store._tables import Key
 
-__all__ = ["GUARD_ABSENT", "GUARD_TABLE", "GUARD_TO_INSERT", "guard_number"]
+__all__ = ["GUARD_ABSENT", "GUARD_TABLE", "GUARD_TO_INSERT", "free_to_insert", "guard_number"]
 
 _KEYS = bindparam("keys", type_=ARRAY(BigInteger))
 _OF_KEYS = "(SELECT count({}(number)) FROM unnest(:keys) AS number)"
@@ -31,6 +32,11 @@ GUARD_ABSENT = text(
     f"{_OF_KEYS.format('pg_advisory_xact_lock_shared')}"
 ).bindparams(_KEYS)
 
+_TRY_TABLE = text("SELECT pg_try_advisory_xact_lock_shared(:table)")
+_TRY = text(
+    "SELECT number, pg_try_advisory_xact_lock(number) FROM unnest(:keys) AS number"
+).bindparams(_KEYS)
+
 
 def guard_number(table: str, key: Key | None = None) -> int:
     """Number of a key's guard, or of the table's; the same in every process.
@@ -42,6 +48,22 @@ def guard_number(table: str, key: Key | None = None) -> int:
         named += "\0" + "\0".join(_canonical(value) for value in key)  # no text has a NUL
     digest = hashlib.blake2b(named.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
+
+
+def free_to_insert(connection: Connection, table: str, keys: Sequence[Key]) -> list[Key]:
+    """Guard those of `keys` exclusively that nobody else guards, without waiting; returns them.
+
+    Parameters
+    ----------
+    table : str
+        With its schema.
+    """
+    if not keys or not connection.scalar(_TRY_TABLE, {"table": guard_number(table)}):
+        return []
+    numbers = {key: guard_number(table, key) for key in keys}
+    tried = connection.execute(_TRY, {"keys": sorted(set(numbers.values()))})
+    free = {number for number, is_free in tried if is_free}
+    return [key for key, number in numbers.items() if number in free]
 
 
 def _canonical(value: Any) -> str:

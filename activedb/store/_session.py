@@ -22,7 +22,7 @@ from activedb.errors import (
 from activedb.store._by_key import lock_row
 from activedb.store._faults import translated
 from activedb.store._flat import FlatTransaction
-from activedb.store._free_keys import free_to_insert
+from activedb.store._guards import free_to_insert
 from activedb.store._latch import Latch
 from activedb.store._overlay import Sphere, Unlocked
 from activedb.store._owned import OwnedTable

@@ -8,6 +8,7 @@ looked up one by one until there is none, so it matters that absent rows stay ab
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Column, Integer, String, Table, Text, insert, select, text, update
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 KINDS = ("text", "scan", "absent")
 
 
-class Lists:
+class Lists(ABC):
     """The tables of one kind, declared and created."""
 
     is_scan = False
@@ -32,18 +33,19 @@ class Lists:
         self.declare(db)
         db.create_all()
 
+    @abstractmethod
     def declare(self, db: Database) -> None:
-        raise NotImplementedError
+        """Declare the tables."""
 
+    @abstractmethod
     def read(self, t: Transaction, key: str) -> list[int]:
         """The whole list."""
-        raise NotImplementedError
 
+    @abstractmethod
     def append(
         self, t: Transaction, key: str, value: int, chance: random.Random
     ) -> list[int] | None:
         """Append a value; returns the list before, if it had to be read."""
-        raise NotImplementedError
 
     ROWS: str
     """Statement that lists the rows, for whoever looks without activedb."""
