@@ -1,7 +1,8 @@
-"""One row by its key, locked: what the transactions ask for most."""
+"""Rows by key: one, locked, which the transactions ask for most; or however many."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -10,7 +11,9 @@ from sqlalchemy import Connection, Select, Text, and_, bindparam, cast, func, se
 from activedb.store._direct import fetch
 from activedb.store._tables import Key, Row, TableSpec
 
-__all__ = ["lock_row"]
+__all__ = ["lock_row", "rows_by_key"]
+
+_KEYS_MAX = 10_000  # in one statement; below every bound on parameters
 
 
 def lock_row(
@@ -34,6 +37,22 @@ def lock_row(
     if exclusive:
         return spec.row(found[0][:-1]), found[0][-1]
     return spec.row(found[0]), None
+
+
+def rows_by_key(
+    connection: Connection, spec: TableSpec, statement: Select[Any], keys: Sequence[Key]
+) -> dict[Key, Row]:
+    """What a SELECT by key finds; one round trip for some thousands of keys."""
+    # A composite key is a tree of conditions, which must not be too deep for the server.
+    is_single = len(spec.key_columns) == 1
+    at_once = _KEYS_MAX if is_single else _KEYS_MAX // 5
+    found: dict[Key, Row] = {}
+    for start in range(0, len(keys), at_once):
+        part = keys[start : start + at_once]
+        wanted = [key[0] for key in part] if is_single else list(part)
+        for row in map(spec.row, connection.execute(statement, {"keys": wanted})):
+            found[spec.key_of(row)] = row
+    return found
 
 
 @lru_cache(maxsize=1_024)

@@ -12,9 +12,8 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from itertools import islice
 from typing import Any, TypeVar
 
 from sqlalchemy import (
@@ -41,6 +40,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from activedb.errors import DefinitionError, TableOwned
+from activedb.store._by_key import rows_by_key
 from activedb.store._faults import translated
 from activedb.store._guards import guard_number
 from activedb.store._system import owned_tables
@@ -94,7 +94,6 @@ _PLAIN = (
     *(Boolean, SmallInteger, Integer, BigInteger, Numeric, Date),
     *(String, Text, Unicode, UnicodeText),
 )
-_KEYS_MAX = 2_000  # in one SELECT; composite ones take a lot of the server's stack
 
 
 class OwnedTable:
@@ -132,12 +131,10 @@ class OwnedTable:
                 rows = map(spec.row, connection.execute(select(spec.table)))
                 self._rows = {spec.key_of(row): row for row in rows}
             else:
-                for keys in _parts(self._doubtful):
-                    wanted = [key[0] for key in keys] if len(spec.key_columns) == 1 else keys
-                    rows = map(spec.row, connection.execute(spec.plain_select, {"keys": wanted}))
-                    found = {spec.key_of(row): row for row in rows}
-                    for key in keys:
-                        self._set(key, found.get(key))
+                keys = list(self._doubtful)
+                found = rows_by_key(connection, spec, spec.plain_select, keys)
+                for key in keys:
+                    self._set(key, found.get(key))
             self._doubtful = set()
 
     def forget(self) -> None:
@@ -383,9 +380,3 @@ def _quoted(connection: Connection, spec: TableSpec) -> str:
 def _is_plain(column: Column[Any]) -> bool:
     """Whether the server returns of each value that the column takes that same value."""
     return type(column.type) in _PLAIN and column.computed is None
-
-
-def _parts(keys: Iterable[Key]) -> Iterator[Sequence[Key]]:
-    rest = iter(keys)
-    while part := list(islice(rest, _KEYS_MAX)):
-        yield part

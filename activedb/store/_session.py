@@ -19,7 +19,7 @@ from activedb.errors import (
     SerializationConflict,
     UnsupportedStatement,
 )
-from activedb.store._by_key import lock_row
+from activedb.store._by_key import lock_row, rows_by_key
 from activedb.store._faults import translated
 from activedb.store._flat import FlatTransaction
 from activedb.store._guards import free_to_insert
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from activedb.store._store import Store
 
 __all__ = ["Durable", "Session"]
-
-_KEYS_MAX = 10_000  # in one statement; below every bound on parameters
 
 Durable: TypeAlias = Callable[[Connection], None]
 """Something that must be durable together with a commit; it writes on the connection given."""
@@ -69,7 +67,7 @@ class Session(FlatTransaction):
                     self._number = self._store.named(connection, number)
                 return {keys[0]: row}
             statement = spec.exclusive_select if exclusive else spec.shared_select
-            return {**dict.fromkeys(keys), **_rows_by_key(connection, spec, statement, keys)}
+            return {**dict.fromkeys(keys), **rows_by_key(connection, spec, statement, keys)}
 
     def lock_free_rows(self, spec: TableSpec, keys: Sequence[Key]) -> dict[Key, Row | None]:
         """As `lock_rows` with `exclusive`, without waiting: keys that others have are left out.
@@ -81,14 +79,14 @@ class Session(FlatTransaction):
             return owned.rows(keys)
         with self._using(f"read rows of {spec.name}") as connection:
             found: dict[Key, Row | None] = {}
-            found |= _rows_by_key(connection, spec, spec.free_select, keys)
+            found |= rows_by_key(connection, spec, spec.free_select, keys)
             rest = [key for key in keys if key not in found]
             if rest and self.is_shared:
-                taken = _rows_by_key(connection, spec, spec.plain_select, rest)
+                taken = rows_by_key(connection, spec, spec.plain_select, rest)
                 rest = [key for key in rest if key not in taken]
                 rest = free_to_insert(connection, self._store.name_of(spec), rest)
                 # Those that somebody has inserted since then are found now.
-                found |= _rows_by_key(connection, spec, spec.free_select, rest) if rest else {}
+                found |= rows_by_key(connection, spec, spec.free_select, rest) if rest else {}
             return {**dict.fromkeys(rest), **found}
 
     def lock_table(self, spec: TableSpec) -> None:
@@ -288,19 +286,3 @@ class Session(FlatTransaction):
         if owned is not None and owned not in self._touched:
             self._touched.append(owned)
         return owned
-
-
-def _rows_by_key(
-    connection: Connection, spec: TableSpec, statement: Select[Any], keys: Sequence[Key]
-) -> dict[Key, Row]:
-    """What a SELECT by key finds; one round trip for some thousands of keys."""
-    # A composite key is a tree of conditions, which must not be too deep for the server.
-    is_single = len(spec.key_columns) == 1
-    at_once = _KEYS_MAX if is_single else _KEYS_MAX // 5
-    found: dict[Key, Row] = {}
-    for start in range(0, len(keys), at_once):
-        part = keys[start : start + at_once]
-        wanted = [key[0] for key in part] if is_single else list(part)
-        for row in map(spec.row, connection.execute(statement, {"keys": wanted})):
-            found[spec.key_of(row)] = row
-    return found
