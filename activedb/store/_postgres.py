@@ -20,7 +20,8 @@ from activedb.store._faults import translated
 from activedb.store._guards import GUARD_ABSENT, GUARD_TABLE, GUARD_TO_INSERT, guard_number
 from activedb.store._kept import KeptConnections
 from activedb.store._latch import Latch
-from activedb.store._owned import OwnedTable, Ownership
+from activedb.store._owned import OwnedTable
+from activedb.store._ownership import Ownership
 from activedb.store._prepared import PREPARE_THRESHOLD
 from activedb.store._server_waits import Backend, backends
 from activedb.store._store import Store

@@ -98,7 +98,7 @@ owned_tables = Table(
     Column("owner", String(200), nullable=False),
     Column("owned_since", DateTime(timezone=True), server_default=func.now(), nullable=False),
 )
-"""Tables that one process keeps, or kept last, in its memory; see `_owned`."""
+"""Tables that one process keeps, or kept last, in its memory; see `_ownership`."""
 
 pending_firings = Table(
     "activedb_pending_firings",
