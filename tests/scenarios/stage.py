@@ -427,8 +427,7 @@ class Stage:
 
     def is_over(self) -> bool:
         """Whether every transaction has ended and left nothing behind."""
-        ended = (State.COMMITTED, State.ABORTED)
-        return all(t.state in ended for t in self.nodes.values()) and all(
+        return all(t.state.is_final for t in self.nodes.values()) and all(
             not db._forest.locks.snapshot().transactions for db in self.ground.databases()
         )
 
@@ -513,7 +512,7 @@ class Stage:
             if step.name in local:
                 waited = local[step.name]
             elif self._may_wait_for_children(step, module):
-                waited = self._live_children(strand)
+                waited = self.live_children(self._ending(strand))
                 if step.verb == "result":
                     waited &= {step.name}
             elif module.startswith("psycopg"):
@@ -550,20 +549,10 @@ class Stage:
                 found[name] = {self._names[id(db._forest), superior]}
         return found
 
-    def _live_children(self, strand: Strand) -> set[str]:
-        """Return the spawned children of the transactions on a strand that have not ended."""
-        with self._latch:
-            return {
-                child.root
-                for child in self.strands.values()
-                if "." in child.root and not child.ended and self._parent_strand(child) is strand
-            }
-
-    def _parent_strand(self, child: Strand) -> Strand | None:
-        name = child.root.rpartition(".")[0]
-        while name and name not in self.strands:
-            name = name.rpartition(".")[0]
-        return self.strands.get(name)
+    def _ending(self, strand: Strand) -> str:
+        """Return the innermost transaction of a strand that has not ended, or an empty name."""
+        live = (name for name in reversed(strand.open) if not self.nodes[name].state.is_final)
+        return next(live, "")
 
     def _on_the_server(self, strand: Strand, server: dict[int, set[int]]) -> set[str]:
         """Return the top-level transactions for which the server lets a hierarchy wait."""
