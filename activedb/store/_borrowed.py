@@ -25,8 +25,9 @@ from activedb.errors import ConfigurationError, ConnectionLost, TransactionState
 from activedb.store._faults import translated
 from activedb.store._latch import Latch
 from activedb.store._owned import OwnedTable
-from activedb.store._session import Session
+from activedb.store._session import Durable, Session
 from activedb.store._tables import Key, Row, TableSpec
+from activedb.store._write_set import Change, Log
 
 if TYPE_CHECKING:
     from activedb.store._store import Store
@@ -127,12 +128,21 @@ class BorrowedSession(Session):
     ) -> dict[Key, Row | None]:
         """Rows by key as the caller's transaction sees them, locked on the server."""
         rows = super().lock_rows(spec, keys, exclusive=exclusive)
-        if exclusive and self._store.owned(spec) is not None:
+        if exclusive and self._store.ownership.owned(spec) is not None:
             self._doubtful.setdefault(spec, set()).update(keys)
         return rows
 
-    def commit(self, *, lazily: bool = False) -> None:
-        """Nothing: the caller commits."""
+    def commit(
+        self,
+        changes: Sequence[Change] = (),
+        log: Log = (),
+        durable: Iterable[Durable] = (),
+        *,
+        lazily: bool = False,
+    ) -> None:
+        """Write what is left to write; the caller commits."""
+        if changes or durable:
+            self.flush(changes, log, durable)
 
     def number(self) -> str:
         """The server's number of the caller's transaction, for `outcome`.
@@ -144,7 +154,7 @@ class BorrowedSession(Session):
         """
         with self._using("number the transaction") as connection:
             if self._touched:
-                self._store.check_owned(connection, self._touched)
+                self._store.ownership.check(connection, self._touched)
             return self._store.number_of(connection)
 
     def roll_back(self) -> None:

@@ -21,7 +21,13 @@ from activedb.store._prepared import prepared_on
 __all__ = ["driver_cursor", "fetch", "run"]
 
 
-def run(connection: Connection, statement: UpdateBase, rows: Sequence[dict[str, Any]]) -> None:
+def run(
+    connection: Connection,
+    statement: UpdateBase,
+    rows: Sequence[dict[str, Any]],
+    *,
+    last: bool = False,
+) -> None:
     """Execute `statement` for each of `rows`, which give all of its parameters.
 
     One round trip, however many rows. Errors are the driver's.
@@ -30,12 +36,14 @@ def run(connection: Connection, statement: UpdateBase, rows: Sequence[dict[str, 
     ----------
     statement : INSERT, UPDATE or DELETE
         Compiled once, so the same object has to come each time.
+    last : bool
+        Whether the transaction may be committed in the same round trip.
     """
     prepared = prepared_on(connection)
     if prepared is not None:
         if len(rows) == 1:
             try:
-                prepared.execute(statement, rows[0])
+                prepared.execute(statement, rows[0], last=last)
             except psycopg.Error as error:
                 _invalidate_if_lost(connection, error)
                 raise

@@ -103,36 +103,6 @@ class FlatTransaction:
 
     # -- the end ---------------------------------------------------------------------------
 
-    def commit(self, *, lazily: bool = False) -> None:
-        """Make everything written durable and give the connection back.
-
-        If the connection is lost meanwhile, the server is asked on another one what became of
-        the transaction.
-
-        Parameters
-        ----------
-        lazily : bool
-            Do not wait for the disk: right where somebody replays what a server crash may lose.
-
-        Raises
-        ------
-        ConnectionLost
-            With `committed` False: nothing was committed. With None: the server cannot say.
-        """
-        with self._latch:
-            try:
-                if self._connection is not None:
-                    self._store.trigger("before commit")
-                    try:
-                        with self._using("commit") as connection:
-                            self._commit_on(connection, lazily=lazily)
-                    except ConnectionLost as lost:
-                        self._settle(lost)
-                    self._committed()
-                    self._store.trigger("after commit")
-            finally:
-                self.close()
-
     def close(self) -> None:
         """Undo what is not committed and give the connection back; safe to call again."""
         with self._latch:
@@ -140,29 +110,6 @@ class FlatTransaction:
             self._driver = None
             if connection is not None:
                 self._store.release(connection, self._latch)
-
-    def _commit_on(self, connection: Connection, *, lazily: bool) -> None:
-        self._store.commit(connection, lazily=lazily)
-
-    def _committed(self) -> None:
-        """Called when the transaction has committed."""
-
-    def _left_unknown(self) -> None:
-        """Called when nobody can say whether it has."""
-
-    def _settle(self, lost: ConnectionLost) -> None:
-        """Return if a transaction whose commit was cut off has committed, else raise."""
-        if self._number is None:
-            return  # it wrote nothing
-        committed = self._store.outcome(self._number)
-        if committed:
-            return
-        if committed is None:
-            self._left_unknown()
-            ending = "whether it took place is unknown: look before you try again"
-        else:
-            ending = "nothing was committed; retry the transaction"
-        raise ConnectionLost(f"{lost}; {ending}", committed=committed) from lost
 
     # -- seen from other threads -----------------------------------------------------------
 
@@ -216,13 +163,9 @@ class FlatTransaction:
 
     # -- inside ----------------------------------------------------------------------------
 
-    def _using(self, doing: str) -> _Use:
+    def _using(self, doing: str, *, writing: bool = False) -> _Use:
         """The connection, for one statement or a few: ``with self._using(doing) as connection``."""
-        return _Use(self, doing)
-
-    def _writing(self, doing: str) -> _Use:
-        """The same for statements that write."""
-        return _Use(self, doing, writing=True)
+        return _Use(self, doing, writing)
 
     def _open(self) -> Connection:
         connection = self._connection
@@ -250,10 +193,10 @@ class _Use:
 
     __slots__ = ("_begun", "_doing", "_flat", "_is_writing")
 
-    def __init__(self, flat: FlatTransaction, doing: str, *, writing: bool = False):
+    def __init__(self, flat: FlatTransaction, doing: str, is_writing: bool):
         self._flat = flat
         self._doing = doing
-        self._is_writing = writing
+        self._is_writing = is_writing
         self._begun: Any = None
 
     def __enter__(self) -> Connection:

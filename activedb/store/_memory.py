@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC
 from typing import Any
@@ -24,7 +24,7 @@ from sqlalchemy.pool import StaticPool
 
 from activedb.errors import ConfigurationError
 from activedb.store._latch import Latch
-from activedb.store._owned import OwnedTable
+from activedb.store._ownership import NoOwnership
 from activedb.store._server_waits import Backend
 from activedb.store._store import Store
 from activedb.store._system import system
@@ -46,6 +46,7 @@ class MemoryStore(Store):
     schema = "main"
     has_arrays = False
     is_shared = False
+    ownership = NoOwnership()
 
     def __init__(self, metadata: MetaData):
         engine = create_engine(
@@ -142,9 +143,6 @@ class MemoryStore(Store):
         """Nothing to ask: the connection cannot be lost."""
         return ""
 
-    def named(self, connection: Connection, number: str) -> str:
-        return number
-
     def outcome(self, number: str) -> bool | None:
         """It has: the connection cannot be lost."""
         return True
@@ -180,21 +178,6 @@ class MemoryStore(Store):
         exclusive: bool,
     ) -> None:
         """Nothing to do: there is no other process."""
-
-    def use(self, spec: TableSpec) -> None:
-        """Nothing to do: there is no other process."""
-
-    def name_of(self, spec: TableSpec) -> str:
-        return spec.name
-
-    def own(self, spec: TableSpec) -> None:
-        """Nothing to do: every table is in the memory of this process alone."""
-
-    def owned(self, spec: TableSpec) -> OwnedTable | None:
-        return None
-
-    def check_owned(self, connection: Connection, touched: Iterable[OwnedTable]) -> None:
-        """Nothing to check: there is no other process."""
 
     def suspect(self) -> None:
         """Nothing to suspect: the connection cannot be lost."""

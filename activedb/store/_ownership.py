@@ -35,7 +35,7 @@ from activedb.store._owned import OwnedTable
 from activedb.store._system import owned_tables
 from activedb.store._tables import TableSpec
 
-__all__ = ["Ownership"]
+__all__ = ["NoOwnership", "Ownership"]
 
 T = TypeVar("T")
 
@@ -84,11 +84,21 @@ _BY_ITSELF = text(
 class Ownership:
     """Which tables this process uses, which it owns, and the locks that say so to others.
 
+    Parameters
+    ----------
+    locks : sqlalchemy.Engine
+        For the one connection with the locks; each of its statements commits by itself.
+    short : sqlalchemy.Engine
+        For short transactions, which load rows.
+    schema : str
+        Schema in which unqualified tables lie.
+
     Latch: ``_latch``, held while the server is asked, with nothing else taken under it.
     """
 
-    def __init__(self, engine: Engine, schema: str):
-        self._engine = engine
+    def __init__(self, locks: Engine, short: Engine, schema: str):
+        self._locks = locks
+        self._short = short
         self._schema = schema
         self._latch = threading.Lock()
         self._connection: Connection | None = None
@@ -96,35 +106,37 @@ class Ownership:
         self._used: set[TableSpec] = set()
         self._owned: dict[TableSpec, OwnedTable] = {}
 
-    def owned(self, spec: TableSpec) -> OwnedTable | None:
-        """The rows of a table that this process owns; of others None. O(1)."""
-        return self._owned.get(spec)
+    def touch(self, spec: TableSpec) -> OwnedTable | None:
+        """Use a table, which others are told once; its rows, loaded, if it is owned, else None.
 
-    def name_of(self, spec: TableSpec) -> str:
-        """Name of a table with its schema, the same in every process once it has been used."""
-        return self._names.get(spec) or f"{spec.table.schema or self._schema}.{spec.table.name}"
-
-    def use(self, spec: TableSpec) -> None:
-        """Tell others, once, that this process uses a table.
+        O(1) but for the first call and for rows in doubt.
 
         Raises
         ------
         TableOwned
             If another process owns it, or has used one that was owned here.
         """
-        if spec in self._used:
-            return
-        with self._latch:
-            if spec not in self._used:
-                self._ask(f"use table {spec.name}", lambda c: self._use(c, spec))
-                self._used.add(spec)
+        if spec not in self._used:  # without the latch: each read comes here
+            self._begin_to_use(spec)
+        owned = self._owned.get(spec)
+        if owned is not None and not owned.is_loaded:
+            self._load(owned)
+        return owned
+
+    def owned(self, spec: TableSpec) -> OwnedTable | None:
+        """The rows of a table that this process owns, loaded or not; of others None. O(1)."""
+        return self._owned.get(spec)
+
+    def name_of(self, spec: TableSpec) -> str:
+        """Name of a table with its schema, the same in every process once it has been used."""
+        return self._names.get(spec) or f"{spec.table.schema or self._schema}.{spec.table.name}"
 
     def suspect(self) -> None:
         """A connection was lost: the one with the locks may be, too, so they are asked for anew."""
         self._used.clear()
 
-    def own(self, spec: TableSpec) -> OwnedTable:
-        """Keep every other process from a table, from now on; its rows are loaded when needed.
+    def own(self, spec: TableSpec) -> None:
+        """Keep a table's rows in memory, and every other process from the table. O(rows).
 
         Raises
         ------
@@ -137,7 +149,7 @@ class Ownership:
             owned = self._ask(f"own table {spec.name}", lambda c: self._own(c, spec))
             self._used.add(spec)
             self._owned[spec] = owned
-            return owned
+        self._load(owned)
 
     def check(self, connection: Connection, touched: Iterable[OwnedTable]) -> None:
         """Make sure, until the transaction on `connection` ends, that the tables are still ours.
@@ -164,6 +176,19 @@ class Ownership:
                 self._connection = None
             self._used.clear()
             self._owned.clear()
+            self._locks.dispose()
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _begin_to_use(self, spec: TableSpec) -> None:
+        with self._latch:
+            if spec not in self._used:
+                self._ask(f"use table {spec.name}", lambda c: self._use(c, spec))
+                self._used.add(spec)
+
+    def _load(self, owned: OwnedTable) -> None:
+        with translated(f"load table {owned.spec.name}"), self._short.begin() as connection:
+            owned.load(connection)
 
     # -- inside; REQUIRES: the latch --------------------------------------------------------
 
@@ -222,7 +247,7 @@ class Ownership:
                 except DBAPIError as error:
                     if not error.connection_invalidated:
                         raise
-            self._connection = self._engine.connect()
+            self._connection = self._locks.connect()
             return self._asked(self._connection, question)
 
     def _asked(self, connection: Connection, question: Callable[[Connection], T]) -> T:
@@ -282,6 +307,26 @@ class Ownership:
             f"table {spec.name} is kept by one process alone, or used by another{last}. Close the "
             f"other one, or let it do this work"
         )
+
+
+class NoOwnership:
+    """The same where no other process can use a table, and all rows are in memory anyway."""
+
+    def touch(self, spec: TableSpec) -> OwnedTable | None:
+        """None: rows are read where they are."""
+
+    def owned(self, spec: TableSpec) -> OwnedTable | None:
+        """None: no rows are kept twice."""
+
+    def name_of(self, spec: TableSpec) -> str:
+        """The table's name, which nobody else needs to know."""
+        return spec.name
+
+    def own(self, spec: TableSpec) -> None:
+        """Nothing to do: there is nobody to keep out."""
+
+    def check(self, connection: Connection, touched: Iterable[OwnedTable]) -> None:
+        """Nothing to check: there can be no other owner."""
 
 
 def _quoted(connection: Connection, spec: TableSpec) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg
+from psycopg.pq import TransactionStatus
 from sqlalchemy import URL, Connection, Engine, MetaData, create_engine, func, select, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -20,7 +21,6 @@ from activedb.store._faults import translated
 from activedb.store._guards import GUARD_ABSENT, GUARD_TABLE, GUARD_TO_INSERT, guard_number
 from activedb.store._kept import KeptConnections
 from activedb.store._latch import Latch
-from activedb.store._owned import OwnedTable
 from activedb.store._ownership import Ownership
 from activedb.store._prepared import PREPARE_THRESHOLD
 from activedb.store._server_waits import Backend, backends
@@ -57,6 +57,7 @@ class PostgresStore(Store):
 
     has_arrays = True
     is_shared = True
+    ownership: Ownership
 
     def __init__(
         self,
@@ -102,7 +103,6 @@ class PostgresStore(Store):
         self._short = engine_of(2, settings.threads)
         self._readers = engine_of(settings.threads, 0, isolation_level="AUTOCOMMIT", pool_timeout=0)
         super().__init__(engine, metadata)
-        self._locks = engine_of(1, 0, isolation_level="AUTOCOMMIT")
         self._beneath = beneath
         self._patience_s = settings.lock_timeout_ms / 1_000
         try:
@@ -128,7 +128,8 @@ class PostgresStore(Store):
             raise ConfigurationError(
                 f"the server at {mask_url(str(url))} is PostgreSQL {version}; 15 or newer is needed"
             )
-        self._ownership = Ownership(self._locks, self.schema)
+        locks = engine_of(1, 0, isolation_level="AUTOCOMMIT")
+        self.ownership = Ownership(locks, self._short, self.schema)
 
     def close(self) -> None:
         self._flat.close()
@@ -136,8 +137,7 @@ class PostgresStore(Store):
         self._users.dispose()
         self._short.dispose()
         self._readers.dispose()
-        self._ownership.close()
-        self._locks.dispose()
+        self.ownership.close()
         if self._beneath is not None:
             self._beneath.close()
 
@@ -183,8 +183,11 @@ class PostgresStore(Store):
             connection.execute(text("SET LOCAL synchronous_commit = off"))
         if connection.in_transaction():
             connection.commit()
-        else:  # SQLAlchemy has not seen any of its statements
-            connection.connection.driver_connection.commit()  # type: ignore[union-attr]
+            return
+        driver: Any = connection.connection.driver_connection
+        # SQLAlchemy has not seen any of its statements, the last of which may have committed it.
+        if driver.pgconn.transaction_status != TransactionStatus.IDLE:
+            driver.commit()
 
     @contextmanager
     def reader(self) -> Iterator[Connection | None]:
@@ -199,9 +202,6 @@ class PostgresStore(Store):
 
     def number_of(self, connection: Connection) -> str:
         return _outcome.number_of(connection)
-
-    def named(self, connection: Connection, number: str) -> str:
-        return _outcome.named(connection, number)
 
     def outcome(self, number: str) -> bool | None:
         return _outcome.outcome(self._short, number, self._patience_s)
@@ -233,7 +233,7 @@ class PostgresStore(Store):
         exclusive: bool,
     ) -> None:
         # Not a table lock: that would wait, on the server alone, for scans of this process.
-        table = self.name_of(spec)
+        table = self.ownership.name_of(spec)
         if keys is None:
             connection.execute(GUARD_TABLE, {"table": guard_number(table)})
         else:
@@ -241,33 +241,9 @@ class PostgresStore(Store):
             statement = GUARD_TO_INSERT if exclusive else GUARD_ABSENT
             connection.execute(statement, {"table": guard_number(table), "keys": numbers})
 
-    def use(self, spec: TableSpec) -> None:
-        self._ownership.use(spec)
-
-    def name_of(self, spec: TableSpec) -> str:
-        return self._ownership.name_of(spec)
-
-    def own(self, spec: TableSpec) -> None:
-        owned = self._ownership.own(spec)
-        self.load(owned)
-
-    def owned(self, spec: TableSpec) -> OwnedTable | None:
-        owned = self._ownership.owned(spec)
-        if owned is not None and not owned.is_loaded:
-            self.load(owned)
-        return owned
-
-    def load(self, owned: OwnedTable) -> None:
-        """Read all rows of an owned table."""
-        with translated(f"load table {owned.spec.name}"), self.short() as connection:
-            owned.load(connection)
-
-    def check_owned(self, connection: Connection, touched: Iterable[OwnedTable]) -> None:
-        self._ownership.check(connection, touched)
-
     def suspect(self) -> None:
         self._flat.drop()
-        self._ownership.suspect()
+        self.ownership.suspect()
 
     def next_key(self, connection: Connection, spec: TableSpec) -> int:
         name = connection.dialect.identifier_preparer.format_table(spec.table)

@@ -2,8 +2,9 @@
 
 A transaction that changes one row sends two statements by key. For each, a cursor takes as long as
 the server: so these go by libpq's own calls (`psycopg.pq`), which is worth a fifth of the
-transaction's time. Values and rows are converted by psycopg, and waits are its own, so they end
-at Ctrl-C and by `cancel` as those of its cursors do.
+transaction's time. The first statement takes the BEGIN along, and the last one the COMMIT, each
+pair as one message; that is worth another sixth. Values and rows are converted by psycopg, and
+waits are its own, so they end at Ctrl-C and by `cancel` as those of its cursors do.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from typing import Any, NamedTuple
 
 import psycopg
 from psycopg import generators
+from psycopg.abc import PQGen
 from psycopg.adapt import PyFormat, Transformer
 from psycopg.errors import error_from_result
-from psycopg.pq import ExecStatus, TransactionStatus
+from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
+from psycopg.waiting import Ready, Wait
 from sqlalchemy import Connection, Dialect, Select
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.sql.dml import UpdateBase
@@ -71,6 +74,7 @@ class Prepared:
         self._low = driver.pgconn
         self._dialect = dialect
         self._plans: dict[Statement, _Plan] = {}
+        self._ends: tuple[bytes, bytes] | None = None
         self._numbers = itertools.count()
         self._since_s = time.monotonic()
 
@@ -79,24 +83,46 @@ class Prepared:
         now_s = time.monotonic()
         if now_s - self._since_s > _AGE_S_MAX:
             self._plans.clear()
+            self._ends = None
             self._driver.execute("DEALLOCATE ALL")  # psycopg has none here
             self._since_s = now_s
 
-    def execute(self, statement: Statement, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    def execute(
+        self, statement: Statement, values: Mapping[str, Any], *, last: bool = False
+    ) -> list[tuple[Any, ...]]:
         """Rows of a statement, with `values` for all of its parameters; one round trip.
 
         Errors are psycopg's.
+
+        Parameters
+        ----------
+        last : bool
+            Commit with it.
         """
         self.renew()
         low = self._low
-        if low.transaction_status == TransactionStatus.IDLE:
-            low.send_query(b"BEGIN")
-            self._result()
         plan = self._plans.get(statement) or self._prepare(statement)
         sql, transformer = plan.sql, plan.transformer
         bound = [values[key] if p is None else p(values[key]) for key, p in sql.parameters]
-        low.send_query_prepared(plan.name, transformer.dump_sequence(bound, sql.formats))
-        result = self._result()
+        parameters = transformer.dump_sequence(bound, sql.formats)
+        first = low.transaction_status == TransactionStatus.IDLE
+        if first or last:
+            begin, commit = self._ends or self._prepare_ends()
+            low.enter_pipeline_mode()
+            try:
+                if first:
+                    low.send_query_prepared(begin, None)
+                low.send_query_prepared(plan.name, parameters)
+                if last:
+                    low.send_query_prepared(commit, None)
+                low.pipeline_sync()
+                results = self._driver.wait(_results(low))
+            finally:
+                self._leave_pipeline()
+            result = self._checked(results, 1 + first + last)[first]
+        else:
+            low.send_query_prepared(plan.name, parameters)
+            result = self._result()
         if not result.ntuples:
             return []
         if plan.loaders is None:
@@ -111,18 +137,37 @@ class Prepared:
 
     def _prepare(self, statement: Statement) -> _Plan:
         sql = _compiled(statement, self._dialect)
-        name = b"activedb_%d" % next(self._numbers)
-        self._low.send_prepare(name, sql.text)
-        self._result()
-        plan = self._plans[statement] = _Plan(sql, name, Transformer(self._driver))
+        plan = _Plan(sql, self._prepared(sql.text), Transformer(self._driver))
+        self._plans[statement] = plan
         return plan
 
+    def _prepare_ends(self) -> tuple[bytes, bytes]:
+        self._ends = self._prepared(b"BEGIN"), self._prepared(b"COMMIT")
+        return self._ends
+
+    def _prepared(self, text: bytes) -> bytes:
+        name = b"activedb_%d" % next(self._numbers)
+        self._low.send_prepare(name, text)
+        self._result()
+        return name
+
     def _result(self) -> Any:
-        (result,) = self._driver.wait(generators.execute(self._low))
-        if result.status == ExecStatus.FATAL_ERROR:
-            self._since_s = 0.0  # whatever was wrong, it may have been a plan
-            raise error_from_result(result, encoding=self._driver.info.encoding)
-        return result
+        return self._checked(self._driver.wait(generators.execute(self._low)), 1)[0]
+
+    def _checked(self, results: Sequence[Any], expected: int) -> Sequence[Any]:
+        for result in results:
+            if result.status == ExecStatus.FATAL_ERROR:
+                self._since_s = 0.0  # whatever was wrong, it may have been a plan
+                raise error_from_result(result, encoding=self._driver.info.encoding)
+        if len(results) != expected:
+            raise psycopg.OperationalError("the connection to the server was lost")
+        return results
+
+    def _leave_pipeline(self) -> None:
+        try:
+            self._low.exit_pipeline_mode()
+        except psycopg.Error:  # it was left before its end: nobody can tell what comes next
+            self._driver.close()
 
     def _loaders(self, statement: Any, result: Any) -> list[tuple[int, Callable[[Any], Any]]]:
         """By position, what makes values of the driver's those of SQLAlchemy's types."""
@@ -132,6 +177,30 @@ class Prepared:
             if (oid := result.ftype(n)) is not None
         ]
         return [(n, load) for n, load in found if load is not None]
+
+
+def _results(low: Any) -> PQGen[list[Any]]:
+    """What the server answers to the messages of a pipeline, up to its sync, in one wait if it can.
+
+    psycopg's own generators wait for the answer to each message by itself, which costs as much as
+    the pipeline gains.
+    """
+    while low.flush():
+        if (yield Wait.RW) & Ready.R:
+            low.consume_input()
+    results: list[Any] = []
+    while True:
+        while low.is_busy():
+            if (yield Wait.R):
+                low.consume_input()
+        result = low.get_result()
+        if result is None:
+            if low.status != ConnStatus.OK:
+                return results
+        elif result.status == ExecStatus.PIPELINE_SYNC:
+            return results
+        else:
+            results.append(result)
 
 
 def prepare_on(connection: Connection) -> None:

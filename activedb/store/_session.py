@@ -14,6 +14,7 @@ from sqlalchemy import Row as SQLRow
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError, StatementError
 
 from activedb.errors import (
+    ConnectionLost,
     ConstraintViolation,
     InvalidRow,
     SerializationConflict,
@@ -24,13 +25,14 @@ from activedb.store._faults import translated
 from activedb.store._flat import FlatTransaction
 from activedb.store._guards import free_to_insert
 from activedb.store._latch import Latch
+from activedb.store._outcome import named
 from activedb.store._overlay import Sphere, Unlocked
 from activedb.store._owned import OwnedTable
 from activedb.store._rows import rows_of
 from activedb.store._savepoints import roll_back_to
 from activedb.store._shadow import Dirty
 from activedb.store._tables import Key, Row, Tables, TableSpec
-from activedb.store._write_set import Change, Log, naming, write, write_step_by_step
+from activedb.store._write_set import Change, Log, naming, write, write_one, write_step_by_step
 
 if TYPE_CHECKING:
     from activedb.store._store import Store
@@ -64,7 +66,7 @@ class Session(FlatTransaction):
             if len(keys) == 1:
                 row, number = lock_row(connection, spec, keys[0], exclusive=exclusive)
                 if number is not None and self._number is None:
-                    self._number = self._store.named(connection, number)
+                    self._number = named(connection, number)
                 return {keys[0]: row}
             statement = spec.exclusive_select if exclusive else spec.shared_select
             return {**dict.fromkeys(keys), **rows_by_key(connection, spec, statement, keys)}
@@ -84,7 +86,7 @@ class Session(FlatTransaction):
             if rest and self.is_shared:
                 taken = rows_by_key(connection, spec, spec.plain_select, rest)
                 rest = [key for key in rest if key not in taken]
-                rest = free_to_insert(connection, self._store.name_of(spec), rest)
+                rest = free_to_insert(connection, self._store.ownership.name_of(spec), rest)
                 # Those that somebody has inserted since then are found now.
                 found |= rows_by_key(connection, spec, spec.free_select, rest) if rest else {}
             return {**dict.fromkeys(rest), **found}
@@ -198,17 +200,75 @@ class Session(FlatTransaction):
             When the server refuses a row.
         """
         self._store.trigger("before flush")
-        with self._writing("write the rows of a commit") as connection:
-            if self._number is None:
-                self._number = self._store.number_of(connection)
-            if self._touched:
-                with translated("check whose tables they are"):
-                    self._store.check_owned(connection, self._touched)
-            self._flushed.extend(changes)
+        with self._using("write the rows of a commit", writing=True) as connection:
+            self._about_to_write(connection, changes)
             self._write(connection, changes, log, lambda: self._store.trigger("inside flush"))
             for also in durable:
                 with translated("write what must be durable with the commit"):
                     also(connection)
+
+    def commit(
+        self,
+        changes: Sequence[Change] = (),
+        log: Log = (),
+        durable: Iterable[Durable] = (),
+        *,
+        lazily: bool = False,
+    ) -> None:
+        """Write what is left to write, as `flush` does, commit, and give the connection back.
+
+        A single change is written and committed in one round trip. If the connection is lost
+        meanwhile, the server is asked on another one what became of the transaction.
+
+        Parameters
+        ----------
+        lazily : bool
+            Do not wait for the disk: right where somebody replays what a server crash may lose.
+
+        Raises
+        ------
+        ConstraintViolation, InvalidRow, SerializationConflict
+            When the server refuses a row.
+        ConnectionLost
+            With `committed` False: nothing was committed. With None: the server cannot say.
+        """
+        with self._latch:
+            try:
+                last = None
+                if len(changes) == 1 and not durable and not lazily:
+                    last = changes[0]
+                    self._store.trigger("before flush")
+                elif changes or durable:
+                    self.flush(changes, log, durable)
+                if last is not None or self._connection is not None:
+                    self._commit(last, lazily=lazily)
+            finally:
+                self.close()
+
+    def _commit(self, last: Change | None, *, lazily: bool) -> None:
+        """Commit, with the last change if it has not been written."""
+        try:
+            with self._using("commit", writing=last is not None) as connection:
+                if last is not None:
+                    self._about_to_write(connection, [last])
+                    self._store.trigger("inside flush")
+                self._store.trigger("before commit")
+                with naming(connection, "commit", self._flushed):  # deferred constraints
+                    if last is not None:
+                        write_one(connection, last, last=True)
+                    self._store.commit(connection, lazily=lazily)
+        except ConnectionLost as lost:
+            self._settle(lost)
+        self._committed()
+        self._store.trigger("after commit")
+
+    def _about_to_write(self, connection: Connection, changes: Sequence[Change]) -> None:
+        if self._number is None:
+            self._number = self._store.number_of(connection)
+        if self._touched:
+            with translated("check whose tables they are"):
+                self._store.ownership.check(connection, self._touched)
+        self._flushed.extend(changes)
 
     def trial(self, changes: Sequence[Change], log: Log) -> None:
         """Find out whether the server would accept `changes`, and undo them.
@@ -216,7 +276,7 @@ class Session(FlatTransaction):
         REQUIRES: nothing has been written yet. Raises as `flush` does.
         """
         try:
-            with self._writing("try the rows of a commit") as connection:
+            with self._using("try the rows of a commit", writing=True) as connection:
                 self._write(connection, changes, log, lambda: None)
         finally:
             self.close()
@@ -247,7 +307,7 @@ class Session(FlatTransaction):
         Savepoints are last in, first out: nothing else may use the session meanwhile that is
         not part of the block.
         """
-        with self._writing("set a savepoint") as connection:
+        with self._using("set a savepoint", writing=True) as connection:
             connection.exec_driver_sql("SAVEPOINT activedb")
         flushed = len(self._flushed)
         try:
@@ -263,15 +323,25 @@ class Session(FlatTransaction):
 
     # -- inside ----------------------------------------------------------------------------
 
-    def _commit_on(self, connection: Connection, *, lazily: bool) -> None:
-        with naming(connection, "commit", self._flushed):  # deferred constraints
-            super()._commit_on(connection, lazily=lazily)
+    def _settle(self, lost: ConnectionLost) -> None:
+        """Return if a transaction whose commit was cut off has committed, else raise."""
+        if self._number is None:
+            return  # it wrote nothing
+        committed = self._store.outcome(self._number)
+        if committed:
+            return
+        if committed is None:
+            self._left_unknown()
+            ending = "whether it took place is unknown: look before you try again"
+        else:
+            ending = "nothing was committed; retry the transaction"
+        raise ConnectionLost(f"{lost}; {ending}", committed=committed) from lost
 
     def _committed(self) -> None:
         """Let the memory of owned tables have what was committed."""
         if self._touched:
             for change in self._flushed:
-                owned = self._store.owned(change.spec)
+                owned = self._store.ownership.owned(change.spec)
                 if owned is not None:
                     owned.put(change.key, change.new)
 
@@ -281,8 +351,7 @@ class Session(FlatTransaction):
 
     def _owned(self, spec: TableSpec) -> OwnedTable | None:
         """The table's rows if this process owns it; it is touched then, and else used."""
-        self._store.use(spec)
-        owned = self._store.owned(spec)
+        owned = self._store.ownership.touch(spec)
         if owned is not None and owned not in self._touched:
             self._touched.append(owned)
         return owned

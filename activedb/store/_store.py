@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine, MetaData, func, select
 
 from activedb.store._faults import translated
 from activedb.store._latch import Latch
-from activedb.store._owned import OwnedTable
+from activedb.store._ownership import NoOwnership, Ownership
 from activedb.store._server_waits import Backend
 from activedb.store._session import Session
 from activedb.store._tables import Key, TableSpec
@@ -41,6 +41,8 @@ class Store(ABC):
         Whether one bound parameter can carry a whole column.
     is_shared : bool
         Whether sessions write at the same time, each on a connection of its own.
+    ownership : Ownership or NoOwnership
+        Which tables this process uses and owns, and the rows of those.
     trigger : callable
         Called with the name of each of `TRIGGER_POINTS` that a commit reaches; does nothing
         unless a test says otherwise.
@@ -49,6 +51,7 @@ class Store(ABC):
     schema: str
     has_arrays: bool
     is_shared: bool
+    ownership: Ownership | NoOwnership
 
     def __init__(self, engine: Engine, metadata: MetaData):
         self.engine = engine
@@ -124,10 +127,6 @@ class Store(ABC):
         """The server's number of a flat transaction, which `outcome` takes."""
 
     @abstractmethod
-    def named(self, connection: Connection, number: str) -> str:
-        """The same for a number that another statement has brought."""
-
-    @abstractmethod
     def outcome(self, number: str) -> bool | None:
         """Whether a transaction of a lost connection has committed; None if nobody can say."""
 
@@ -161,26 +160,6 @@ class Store(ABC):
         exclusive: bool,
     ) -> None:
         """Lock keys, or with None all keys of a table, that may have no rows."""
-
-    @abstractmethod
-    def use(self, spec: TableSpec) -> None:
-        """Raise `TableOwned` if another process owns a table; O(1) after the first call."""
-
-    @abstractmethod
-    def name_of(self, spec: TableSpec) -> str:
-        """A table's name with its schema, the same for every process that uses it."""
-
-    @abstractmethod
-    def own(self, spec: TableSpec) -> None:
-        """Keep a table's rows in memory, and every other process from the table."""
-
-    @abstractmethod
-    def owned(self, spec: TableSpec) -> OwnedTable | None:
-        """The rows of a table that this process owns; of others None."""
-
-    @abstractmethod
-    def check_owned(self, connection: Connection, touched: Iterable[OwnedTable]) -> None:
-        """Raise `TableOwned` if one of these tables has had another owner since."""
 
     @abstractmethod
     def suspect(self) -> None:

@@ -33,7 +33,7 @@ from activedb.store._faults import translation
 from activedb.store._tables import Key, Row, TableSpec
 from activedb.store._violations import named
 
-__all__ = ["Change", "Log", "naming", "write", "write_step_by_step"]
+__all__ = ["Change", "Log", "naming", "write", "write_one", "write_step_by_step"]
 
 Log: TypeAlias = Sequence[tuple[TableSpec, Key, Row | None]]
 """Versions in the order in which they were written; None is a tombstone."""
@@ -102,10 +102,7 @@ def write(
     """
     if len(changes) == 1:
         # Nothing to group and to sort: a twentieth of a small transaction's time.
-        ((_, _, old, new),) = changes
-        if old is not None or new is not None:
-            write_one = _insert if old is None else _delete if new is None else _update
-            write_one(connection, changes)
+        write_one(connection, changes[0])
         inside()
         return
     groups = _grouped(changes)
@@ -126,6 +123,20 @@ def write(
             step(connection, group)
     if not is_reached:
         inside()
+
+
+def write_one(connection: Connection, change: Change, *, last: bool = False) -> None:
+    """Write one change, in one round trip; raises as `write` does.
+
+    Parameters
+    ----------
+    last : bool
+        Whether the transaction may be committed in the same round trip.
+    """
+    _, _, old, new = change
+    if old is not None or new is not None:
+        step = _insert if old is None else _delete if new is None else _update
+        step(connection, [change], last=last)
 
 
 def _grouped(changes: Iterable[Change]) -> dict[Table, _Group]:
@@ -208,13 +219,14 @@ def _parents_first(tables: tuple[Table, ...]) -> Sequence[Table]:
 # -- one table -----------------------------------------------------------------------------------
 
 
-def _delete(connection: Connection, gone: Sequence[Change]) -> None:
+def _delete(connection: Connection, gone: Sequence[Change], *, last: bool = False) -> None:
     spec, keys = gone[0].spec, [c.key for c in gone]
     with naming(connection, f"delete rows of {spec.name}", gone):
         if len(keys) >= _bulk.UNNEST_ROWS_MIN and _bulk.delete_rows(connection, spec, keys):
             return
         keyed = [f"key_{name}" for name in spec.key_columns]
-        run(connection, _delete_by_key(spec), [dict(zip(keyed, k, strict=True)) for k in keys])
+        values = [dict(zip(keyed, k, strict=True)) for k in keys]
+        run(connection, _delete_by_key(spec), values, last=last)
 
 
 @lru_cache(maxsize=1_024)
@@ -226,7 +238,7 @@ def _same_key(spec: TableSpec) -> ColumnElement[bool]:
     return and_(*(spec.table.c[name] == bindparam(f"key_{name}") for name in spec.key_columns))
 
 
-def _update(connection: Connection, changed: Sequence[Change]) -> None:
+def _update(connection: Connection, changed: Sequence[Change], *, last: bool = False) -> None:
     spec = changed[0].spec
     for columns, group in _by_columns(changed).items():
         rows = _new_rows(group)
@@ -240,7 +252,7 @@ def _update(connection: Connection, changed: Sequence[Change]) -> None:
                     | {f"key_{name}": row[name] for name in spec.key_columns}
                     for row in rows
                 ]
-                run(connection, _update_by_key(spec, columns), values)
+                run(connection, _update_by_key(spec, columns), values, last=last)
 
 
 def _by_columns(changed: Sequence[Change]) -> Mapping[tuple[str, ...], Sequence[Change]]:
@@ -277,14 +289,14 @@ def _update_by_key(spec: TableSpec, columns: tuple[str, ...]) -> Update:
     return update(spec.table).where(_same_key(spec)).values(new)
 
 
-def _insert(connection: Connection, added: Sequence[Change]) -> None:
+def _insert(connection: Connection, added: Sequence[Change], *, last: bool = False) -> None:
     spec, rows = added[0].spec, _new_rows(added)
     try:
         with naming(connection, f"insert into {spec.name}", added):
             if len(rows) < _bulk.COPY_ROWS_MIN or not _bulk.copy_rows(connection, spec, rows):
                 names = [(f"new_{name}", name) for name in spec.written]
                 values = [{new: row[name] for new, name in names} for row in rows]
-                run(connection, _insertion(spec), values)
+                run(connection, _insertion(spec), values, last=last)
     except UniqueViolation as error:
         if error.constraint == spec.key_constraint or set(error.key) == set(spec.key_columns):
             # The key was absent when this hierarchy locked it: another process came first.

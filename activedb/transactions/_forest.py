@@ -141,7 +141,7 @@ class Forest:
 
         def own(t: Transaction) -> None:
             t.lock_table(spec, Mode.X)
-            self.store.own(spec)
+            self.store.ownership.own(spec)
 
         self.run(own)
 

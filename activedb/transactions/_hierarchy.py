@@ -6,7 +6,7 @@ import itertools
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -14,6 +14,7 @@ from typing import TypeAlias
 
 from activedb.errors import ActiveDBError
 from activedb.store import Change, Durable, Key, Row, Session, TableSpec
+from activedb.transactions._base import Base
 
 __all__ = ["Hierarchy", "Run", "Workspace"]
 
@@ -128,8 +129,8 @@ class Hierarchy:
         The flat transaction on the server.
     latch : threading.RLock
         Guards `base`; held while the server works. Taken before the session's latch.
-    base : dict
-        Committed rows this hierarchy has locked, per table; None where there was none.
+    base : Base
+        Committed rows this hierarchy has read, and what it has locked on the server.
     durable : list
         Writes that must be durable together with the top-level commit.
     top_id : int
@@ -144,11 +145,7 @@ class Hierarchy:
         self.session = session
         self.run = run
         self.latch = threading.RLock()
-        self.base: dict[TableSpec, dict[Key, Row | None]] = {}
-        self._exclusive: set[tuple[TableSpec, Key]] = set()
-        self._guarded: dict[TableSpec, dict[Key, bool]] = {}
-        self._guarded_tables: set[TableSpec] = set()
-        self._locked_tables: set[TableSpec] = set()
+        self.base = Base()
         self.durable: list[Durable] = []
         self.top_id = 0
         self.members: set[int] = set()
@@ -167,72 +164,59 @@ class Hierarchy:
         inserting : bool
             The keys are probably absent, and going to be inserted.
         """
+        base = self.base
         with self.latch, self.breaking():
-            rows = self.base.setdefault(spec, {})
             if inserting:
-                self._guard(spec, [k for k in keys if rows.get(k) is None], exclusive=True)
-            missing = [key for key in keys if self._must_fetch(spec, key, rows, exclusive)]
-            if missing:
-                fetched = self.session.lock_rows(spec, missing, exclusive=exclusive)
-                absent = [key for key in missing if fetched[key] is None]
+                self._guard(spec, [k for k in keys if base.is_absent(spec, k)], exclusive=True)
+            unread = base.unread(spec, keys, exclusive=exclusive)
+            if unread:
+                rows = self.session.lock_rows(spec, unread, exclusive=exclusive)
+                absent = [key for key in unread if rows[key] is None]
                 if absent and self._guard(spec, absent, exclusive=exclusive):
                     # Somebody may have inserted them before they were guarded.
-                    fetched |= self.session.lock_rows(spec, absent, exclusive=exclusive)
-                rows.update(fetched)
-                if exclusive:
-                    self._exclusive.update((spec, key) for key in missing)
-            return {key: rows[key] for key in keys}
+                    rows |= self.session.lock_rows(spec, absent, exclusive=exclusive)
+                base.fetched(spec, rows, exclusive=exclusive)
+            return base.rows(spec, keys)
 
     def read_free(self, spec: TableSpec, keys: Sequence[Key]) -> dict[Key, Row | None]:
         """As `read` with `exclusive`, at once: rows that others have locked are left out."""
+        base = self.base
         with self.latch, self.breaking():
-            rows = self.base.setdefault(spec, {})
-            wanted = [key for key in keys if self._must_fetch(spec, key, rows, exclusive=True)]
-            fetched = self.session.lock_free_rows(spec, wanted) if wanted else {}
-            absent = [key for key, row in fetched.items() if row is None]
+            unread = base.unread(spec, keys, exclusive=True)
+            rows = self.session.lock_free_rows(spec, unread) if unread else {}
+            absent = [key for key, row in rows.items() if row is None]
             if absent:
                 self._guard(spec, absent, exclusive=True)
-            rows.update(fetched)
-            self._exclusive.update((spec, key) for key in fetched)
-            taken = {key for key in wanted if key not in fetched}
-            return {key: rows[key] for key in keys if key not in taken}
+            base.fetched(spec, rows, exclusive=True)
+            taken = {key for key in unread if key not in rows}
+            return base.rows(spec, [key for key in keys if key not in taken])
 
     def _guard(self, spec: TableSpec, keys: Iterable[Key], *, exclusive: bool) -> bool:
         """Guard those of `keys` that are not guarded yet; returns whether there were any."""
-        if not self.session.is_shared or spec in self._guarded_tables:
+        if not self.session.is_shared:
             return False
-        guarded = self._guarded.setdefault(spec, {})
-        new = [key for key in keys if guarded.get(key) not in (True, exclusive)]
+        new = self.base.unguarded(spec, keys, exclusive=exclusive)
         if not new:
             return False
-        if len(guarded) + len(new) > _GUARDS_MAX:
-            self.session.guard(spec, None, exclusive=True)
-            self._guarded_tables.add(spec)
-        else:
-            self.session.guard(spec, new, exclusive=exclusive)
-            guarded.update(dict.fromkeys(new, exclusive))
+        wanted = None if self.base.guards(spec) + len(new) > _GUARDS_MAX else new
+        # Many keys are guarded by their table, and then exclusively.
+        self.session.guard(spec, wanted, exclusive=exclusive or wanted is None)
+        self.base.guarded(spec, wanted, exclusive=exclusive)
         return True
-
-    def _must_fetch(
-        self, spec: TableSpec, key: Key, rows: Mapping[Key, Row | None], exclusive: bool
-    ) -> bool:
-        if key not in rows:
-            return True
-        return exclusive and rows[key] is not None and (spec, key) not in self._exclusive
 
     def lock_table(self, spec: TableSpec) -> None:
         """Lock a whole table on the server, once per hierarchy."""
         with self.latch:
-            if spec not in self._locked_tables:
+            if not self.base.is_locked(spec):
                 with self.breaking():
                     self.session.lock_table(spec)
-                self._locked_tables.add(spec)
+                self.base.locked(spec)
 
     def changes(self, workspace: Rows) -> list[Change]:
         """Write set of a workspace against the committed rows."""
         with self.latch:
             return [
-                Change(spec, key, self.base[spec][key], new)
+                Change(spec, key, self.base.row(spec, key), new)
                 for spec, rows in workspace.items()
                 for key, new in rows.items()
             ]
@@ -248,14 +232,10 @@ class Hierarchy:
             Whether the server has gone back to a savepoint, so that locks are gone, too.
         """
         with self.latch:
-            self.base.clear()
-            self._exclusive.clear()
+            self.base.forget(locks=locks)
             if locks:
                 self.broken = None
                 self.session.recover()
-                self._locked_tables.clear()
-                self._guarded.clear()
-                self._guarded_tables.clear()
 
     @contextmanager
     def undoing(self) -> Iterator[None]:
@@ -264,19 +244,19 @@ class Hierarchy:
         For one child of the top-level transaction at a time. What was read inside is forgotten
         on an error, because the server gives up the locks.
         """
-        before = {spec: dict(rows) for spec, rows in self.base.items()}
-        tables, exclusive = set(self._locked_tables), set(self._exclusive)
-        guarded = {spec: dict(keys) for spec, keys in self._guarded.items()}
-        guarded_tables = set(self._guarded_tables)
+        with self.latch:
+            self.base.mark()
         try:
             with self.session.savepoint() if self.session.writes_early else nullcontext():
                 yield
         except BaseException:
             with self.latch:
-                self.base, self._locked_tables, self._exclusive = before, tables, exclusive
-                self._guarded, self._guarded_tables = guarded, guarded_tables
+                self.base.go_back()
                 self.broken = None
             raise
+        finally:
+            with self.latch:
+                self.base.drop_mark()
 
     def check(self, child: Workspace, above: Workspace) -> None:
         """Have the server accept what a child of the top-level transaction wrote.
@@ -299,7 +279,7 @@ class Hierarchy:
             if changes:
                 self.session.flush(changes, child.log)
             for change in changes:
-                self.base[change.spec][change.key] = change.new
+                self.base.written(change.spec, change.key, change.new)
             child.clear()
 
     def commit(self, versions: Workspace) -> None:
@@ -312,21 +292,8 @@ class Hierarchy:
         """
         with self.latch, self.breaking():
             changes = self.changes(versions.rows)
-            self.session.confirm_absent(self._absent(versions.rows))
-            if changes or self.durable:
-                self.session.flush(changes, versions.log, self.durable)
-            self.session.commit(lazily=self.run.lazily)
-
-    def _absent(self, workspace: Rows) -> dict[TableSpec, list[Key]]:
-        """Keys that were read as absent and have not been written, per table."""
-        found: dict[TableSpec, list[Key]] = {}
-        for spec, rows in self.base.items():
-            if None in rows.values():
-                written = workspace.get(spec, ())
-                keys = [k for k, row in rows.items() if row is None and k not in written]
-                if keys:
-                    found[spec] = keys
-        return found
+            self.session.confirm_absent(self.base.absent(but=versions.rows))
+            self.session.commit(changes, versions.log, self.durable, lazily=self.run.lazily)
 
     def breaking(self) -> _Breaking:
         """Remember an error inside that leaves the flat transaction unusable."""

@@ -293,7 +293,7 @@ def test_owner_that_lost_its_lock_to_another_is_told_before_it_writes(shared: Pl
     mine, yours = declare(one), declare(other)
     one.run(lambda t: t.insert(mine, {"id": 1, "count": 1}))
     one.own(mine)
-    lost = one._store._ownership._connection  # type: ignore[attr-defined]
+    lost = one._store.ownership._connection  # type: ignore[union-attr]
     pid = lost.connection.driver_connection.info.backend_pid
     with other._store.short() as plain:
         plain.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": pid})
@@ -310,7 +310,7 @@ def test_owner_that_lost_its_lock_to_another_is_told_before_it_writes(shared: Pl
 
 def lose_the_locks(of: adb.Database, seen_by: adb.Database) -> None:
     """End the connection with the advisory locks of a database object, which hears nothing."""
-    lost = of._store._ownership._connection  # type: ignore[attr-defined]
+    lost = of._store.ownership._connection  # type: ignore[union-attr]
     pid = lost.connection.driver_connection.info.backend_pid
     with seen_by._store.short() as plain:
         plain.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": pid})
@@ -422,7 +422,7 @@ def test_rows_committed_while_a_table_is_loaded_are_not_lost(shared: Place) -> N
     stock = declare(db)
     db.run(lambda t: [t.insert(stock, {"id": n, "count": 0}) for n in (1, 2)])
     db.own(stock)
-    owned = db._store.owned(db._forest.tables.spec(stock))
+    owned = db._store.ownership.owned(db._forest.tables.spec(stock))
     assert owned is not None
     has_read, may_go_on = threading.Event(), threading.Event()
 
@@ -447,7 +447,7 @@ def test_rows_are_read_anew_after_a_commit_of_unknown_outcome(shared: Place) -> 
     stock = declare(db)
     db.run(lambda t: t.insert(stock, {"id": 1, "count": 1}))
     db.own(stock)
-    owned = db._store.owned(db._forest.tables.spec(stock))
+    owned = db._store.ownership.owned(db._forest.tables.spec(stock))
     assert owned is not None
     with db._store.short() as plain:
         plain.execute(stock.update().values(count=2))
