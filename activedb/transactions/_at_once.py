@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from activedb.store import Key, Row, TableSpec
-from lockmgr import LockTimeout, Mode, WaitCancelled
+from lockmgr import Mode
 
 if TYPE_CHECKING:
     from activedb.transactions._transaction import Transaction
@@ -27,12 +27,7 @@ def lock_free_rows(t: Transaction, spec: TableSpec, keys: Iterable[Key]) -> dict
 def _is_free(t: Transaction, resource: tuple[object, ...]) -> bool:
     """Lock a row here, if that can be done at once."""
     t._check_usable()
-    try:
-        t.forest.locks.acquire(t.id, resource, Mode.X, 0.0)
-    except LockTimeout:
+    if not t.forest.acquire_free(t, resource, Mode.X):
         return False
-    except WaitCancelled:
-        t._check_usable()
-        raise
     t._held[resource] = Mode.X
     return True

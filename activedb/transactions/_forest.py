@@ -211,8 +211,27 @@ class Forest:
                     f"{node.path} waited for longer than lock_timeout_ms: {error}"
                 ) from error
             except WaitCancelled:
-                doom = node._doom or TransactionAborted(f"{node.path} was cancelled")
-                raise doom.again() from None
+                raise self._doom_of(node) from None
+
+    def acquire_free(self, node: Node, resource: tuple[object, ...], mode: Mode) -> bool:
+        """Acquire a lock if that can be done at once; returns whether it has been.
+
+        Raises
+        ------
+        TransactionAborted
+            If `node`, or a superior, has to abort.
+        """
+        try:
+            self.locks.acquire(node.id, resource, mode, 0.0)
+        except LockWaitTimeout:
+            return False
+        except WaitCancelled:
+            raise self._doom_of(node) from None
+        return True
+
+    def _doom_of(self, node: Node) -> ActiveDBError:
+        doom = node._doom or TransactionAborted(f"{node.path} was cancelled")
+        return doom.again()
 
     def _deadlock(self, node: Node, error: LockDeadlock) -> Deadlock:
         deadlock = Deadlock(f"deadlock, and {node.path} is its victim: {error}")

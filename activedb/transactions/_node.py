@@ -1,15 +1,15 @@
-"""A node of the forest: its place, its life, its children."""
+"""A node of the forest: its place, its life, its end."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextvars import ContextVar, Token
 from datetime import datetime
 from threading import get_ident
 from types import TracebackType
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
 
 from activedb.errors import (
     ActiveDBError,
@@ -24,7 +24,6 @@ from activedb.transactions._deadlines import Alarm, Limit
 from activedb.transactions._hierarchy import Hierarchy, Workspace
 from activedb.transactions._kin import Kin
 from activedb.transactions._states import State, checked_move
-from activedb.transactions._timed import TimedSpawns
 from lockmgr import Mode
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ def current_transaction() -> Transaction | None:
 
 
 class Node:
-    """Lifecycle and nesting; what a transaction does to rows is in its subclass.
+    """Place and lifecycle; `Nesting` begins children, `Transaction` works on rows.
 
     One thread uses a node: the one that runs its block or function. Only `cancel`, and inside
     activedb `doom` and `interrupt`, may be called by others. No method recurses along a line of
@@ -198,151 +197,6 @@ class Node:
     def _is_own_abort(self, error: BaseException) -> bool:
         return isinstance(error, TransactionAborted) and error.transaction == self.id
 
-    # -- nesting ---------------------------------------------------------------------------
-
-    def subtransaction(self, *, timeout: float | None = None) -> Transaction:
-        """A sequential child, used as ``with t.subtransaction() as s:`` on this thread.
-
-        The parent's locks are offered to the child, and the parent is not to be used until the
-        block ends.
-
-        Parameters
-        ----------
-        timeout : float, optional
-            Seconds from now after which the child, and its inferiors, abort with
-            `TransactionTimeout`; the parent may catch that and go on, unless the child was waiting
-            at the server, which then takes no more of the whole hierarchy.
-        """
-        self._check_usable()
-        limit = Limit.after(timeout)
-        self._offer()
-        return self._begin_child(self.next_label(), limit=limit)
-
-    def spawn(
-        self, function: Callable[Concatenate[Transaction, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> Child[T]:
-        """Run ``function(s, *args)`` as a parallel child and go on.
-
-        The child is joined at the latest by this transaction's commit, which raises what the
-        child raised unless ``result()`` has delivered it. A child that is chosen as a deadlock
-        victim is retried. The locks this transaction holds are offered to the child. For a limit
-        of time: ``t.with_timeout(seconds).spawn(function, …)``.
-        """
-        return self.spawn_limited(lambda s: function(s, *args, **kwargs))
-
-    def with_timeout(self, timeout: float) -> TimedSpawns:
-        """What can be done with a limit of time, in seconds: ``t.with_timeout(5).spawn(f, …)``.
-
-        When it is over, the child and its inferiors abort with `TransactionTimeout`, and are not
-        tried again.
-
-        Raises
-        ------
-        ConfigurationError
-            If `timeout` is no positive number.
-        """
-        return TimedSpawns(self, timeout)  # type: ignore[arg-type]  # every node is a Transaction
-
-    def spawn_limited(
-        self, function: Callable[[Transaction], T], *, timeout: float | None = None
-    ) -> Child[T]:
-        """As `spawn`, for a function of the child alone, with a limit of time in seconds."""
-        self._check_usable()
-        limit = Limit.after(timeout)
-        label = self.next_label()
-        self._offer()
-        child: Child[T] = Child(
-            self, label, lambda handle: self._try_child(function, label, limit, handle)
-        )
-        self._children.append(child)  # type: ignore[arg-type]  # results are read by type T only
-        return child
-
-    def _try_child(
-        self,
-        function: Callable[[Transaction], T],
-        label: str,
-        limit: Limit | None,
-        handle: Child[T],
-    ) -> T:
-        """Run a spawned child, on whatever thread has taken it, until it has ended."""
-
-        def attempt() -> T:
-            handle.check_not_cancelled()
-            if limit is not None and limit.left_s <= 0:
-                raise limit.error(handle.path)
-            # This transaction goes on meanwhile on its own thread, so nobody offers its locks.
-            child = self._begin_child(label, limit=limit)
-            handle.began(child)
-            return child.call(function)
-
-        return self.forest.retries.run(
-            attempt,
-            name=lambda: f"transaction {handle.path}",
-            within=self,
-            limit=limit,
-            stopped=lambda: handle.is_cancelled,
-        )
-
-    def run_child(
-        self,
-        function: Callable[[Transaction], T],
-        *,
-        label: str,
-        rule: str | None = None,
-        deferred: bool = False,
-        timestamp: datetime | float | None = None,
-    ) -> T:
-        """Run `function` in a child on this thread, retried when it is a deadlock's victim.
-
-        On a thread of `run_in_parallel` too.
-        """
-        if get_ident() not in self._lent:
-            self._check_usable()
-
-        def attempt() -> T:
-            if get_ident() == self._thread:
-                self._offer()
-            child = self._begin_child(label, rule=rule, deferred=deferred, timestamp=timestamp)
-            return child.call(function)
-
-        return self.forest.retries.run(
-            attempt, name=lambda: f"transaction {self.path}/{label}", within=self
-        )
-
-    def run_in_parallel(self, calls: Iterable[Callable[[], None]]) -> None:
-        """Make `calls`, each of which runs children of this transaction, on the pool's threads.
-
-        Waits for all of them, then raises the first error, the others in its notes.
-        """
-        self._check_usable()
-        self._offer()
-        before = len(self._children)
-        for call in calls:
-            lent = self._lent_to(call)
-            self._children.append(Child(self, self.next_label(), lent))
-        children = self._children[before:]
-        self._await_all(children)
-        del self._children[before:]
-        raise_first(children)
-
-    def _lent_to(self, call: Callable[[], None]) -> Callable[[Child[object]], None]:
-        """`call` as one in which this transaction may run children on another thread."""
-
-        def lent(_: Child[object]) -> None:
-            ident = get_ident()
-            if ident == self._thread:
-                call()
-                return
-            with self.kin.latch:
-                self._lent |= {ident}
-            try:
-                call()
-            finally:
-                with self.kin.latch:
-                    self._lent -= {ident}
-
-        return lent
-
     def call(self, function: Callable[[Transaction], T]) -> T:
         """Run `function` in this transaction and end it: commit, or abort on an error."""
         token = _current.set(self)  # type: ignore[arg-type]  # every node is a Transaction
@@ -357,34 +211,7 @@ class Node:
             _current.reset(token)
         return result
 
-    def _begin_child(
-        self,
-        label: str,
-        *,
-        rule: str | None = None,
-        deferred: bool = False,
-        timestamp: datetime | float | None = None,
-        limit: Limit | None = None,
-    ) -> Transaction:
-        """A child that has begun; on any thread that runs children of this transaction."""
-        is_alive = self._doom is None and self.state is State.ACTIVE
-        if not is_alive or self.hierarchy.broken is not None:
-            self._refuse()
-        return self.forest.transaction_class(
-            self.forest,
-            self.hierarchy,
-            self,  # type: ignore[arg-type]  # every node is a Transaction
-            label=label,
-            rule=rule,
-            deferred=deferred,
-            timestamp=timestamp,
-            limit=limit,
-        )
-
-    def next_label(self) -> str:
-        """Label of the next child: its number among the children of this transaction."""
-        self._spawned += 1
-        return str(self._spawned)
+    # -- locks and children -----------------------------------------------------------------
 
     def offer(self) -> None:
         """Downgrade every lock held to none, retaining it, so that inferiors may use it."""
@@ -514,14 +341,24 @@ class Node:
         except ActiveDBError:
             # The server is gone: what waits for it will be told so.
             self.forest.counters.add("cancels_failed")
+        next_after_s = min(2 * again_after_s, _INSIST_S_MAX)
         self.forest.deadlines.at(
-            time.monotonic() + again_after_s,
-            lambda: self._interrupt_statements(min(2 * again_after_s, _INSIST_S_MAX)),
+            time.monotonic() + again_after_s, lambda: self._interrupt_beside(next_after_s)
         )
 
+    def _interrupt_beside(self, again_after_s: float) -> None:
+        """`_interrupt_statements` on a thread: other limits must not wait for the server."""
+        threading.Thread(
+            target=self._interrupt_statements,
+            args=(again_after_s,),
+            name="activedb-interrupt",
+            daemon=True,
+        ).start()
+
     def _time_is_up(self, limit: Limit) -> None:
-        if self.interrupt(limit.error(self.path)):
+        if self.doom(limit.error(self.path)):
             self.forest.counters.add("transactions_timed_out")
+            self._interrupt_beside(_INSIST_FIRST_S)
 
     def commit(self) -> None:
         """Commit: join the children, run what is deferred, then delegate or flush.

@@ -9,7 +9,7 @@ from activedb.errors import LockNotAvailable, RowExists, RowNotFound, Unsupporte
 from activedb.store import Key, Parameters, Row, TableSpec
 from activedb.transactions import _statements
 from activedb.transactions._at_once import lock_free_rows
-from activedb.transactions._node import Node
+from activedb.transactions._nesting import Nesting
 from lockmgr import Mode
 
 __all__ = ["Transaction"]
@@ -17,7 +17,7 @@ __all__ = ["Transaction"]
 _ABSENT: Any = object()
 
 
-class Transaction(Node):
+class Transaction(Nesting):
     """A node of the forest, top-level or subtransaction.
 
     Reads see the transaction's own versions, then its ancestors', then what is committed.
