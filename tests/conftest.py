@@ -26,7 +26,12 @@ _SEED = os.environ.setdefault("ACTIVEDB_TEST_SEED", str(random.randrange(2**32))
 _REPOSITORY = Path(__file__).resolve().parent.parent
 
 hypothesis.settings.register_profile(
-    "activedb", derandomize=False, print_blob=True, deadline=None, max_examples=50 * _SCALE
+    "activedb",
+    derandomize=False,
+    print_blob=True,
+    deadline=None,
+    max_examples=50 * _SCALE,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],  # it measures the machine
 )
 hypothesis.settings.load_profile("activedb")
 

@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 T = TypeVar("T")
-PATIENCE_S = 10.0
-"""How long a test waits for something that should happen at once."""
+PATIENCE_S = 30.0
+"""How long a test waits for something that should happen at once, on a busy machine too."""
+LOCK_TIMEOUT_MS = 60_000
+"""Longer than any test waits: who stalls until this is over is found out."""
 
 
 class Place:
@@ -31,9 +33,10 @@ class Place:
 
     def open(self, **settings: Any) -> adb.Database:
         """Open the place once more; on Postgres all databases opened here share their rows."""
-        db = adb.connect(self._url, db_schema=self._schema, **settings)
-        chosen = db._forest.settings
-        table = VerifyingLockTable(chosen.victim_policy, chosen.lock_escalation)
+        chosen = {"lock_timeout_ms": LOCK_TIMEOUT_MS, **settings}
+        db = adb.connect(self._url, db_schema=self._schema, **chosen)
+        used = db._forest.settings
+        table = VerifyingLockTable(used.victim_policy, used.lock_escalation)
         db._forest.locks = LockManager(table)
         self._opened.append(db)
         return db
@@ -80,3 +83,8 @@ def until(reached: Callable[[], Any]) -> None:
 def lock_waits(db: adb.Database) -> int:
     """How many lock requests of a database have had to wait so far."""
     return db._forest.locks.counters.waits
+
+
+def waits_at_the_server(db: adb.Database) -> bool:
+    """Whether a transaction waits for another one at the server of a database."""
+    return any(backend.blockers for backend in db._store.backends())

@@ -208,12 +208,12 @@ class TableSpec:
                 f"table {self.name}: the key is ({', '.join(self.key_columns)}), so give "
                 f"{len(self.key_columns)} value(s), not {len(values)}: {key!r}"
             )
+        checked = []
         for name, value in zip(self.key_columns, values, strict=True):
             if value is None:
                 raise InvalidRow(f"table {self.name}: key column {name} cannot be NULL")
-        return tuple(
-            [self._checked_value(n, v) for n, v in zip(self.key_columns, values, strict=True)]
-        )
+            checked.append(self._checked_value(name, value))
+        return tuple(checked)
 
     def key_of(self, row: Row) -> Key:
         """Key of a complete row."""
@@ -299,6 +299,8 @@ class TableSpec:
     def _checked_value(self, name: str, value: Any) -> Any:
         """`value` if the column takes it, as the type that the database would return."""
         wanted = self._types[name]
+        if wanted is int and type(value) is int:
+            return value  # most keys are, and nothing below is about them
         if wanted is None:
             single = self._singles.get(name)
             if single is not None and isinstance(value, str):

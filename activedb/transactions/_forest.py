@@ -37,6 +37,13 @@ __all__ = ["Forest", "Listener"]
 
 T = TypeVar("T")
 
+_ENDED = {
+    (True, True): "transactions_committed",
+    (True, False): "transactions_aborted",
+    (False, True): "subtransactions_committed",
+    (False, False): "subtransactions_aborted",
+}
+
 
 class Listener(Protocol):
     """What the layer above wants to hear; called on the thread of the transaction."""
@@ -261,8 +268,7 @@ class Forest:
                 self.crossing.remove(node)
                 if not committed:
                     self._close_session(node.hierarchy)
-            kind = "transactions" if parent is None else "subtransactions"
-            self.counters.add(f"{kind}_{node.state}")
+            self.counters.add(_ENDED[parent is None, committed])
             self.listener.ended(node)
 
     def _close_session(self, hierarchy: Hierarchy) -> None:

@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import ProgrammingError
 
-from tests.end_to_end.commands import ACTIVEDB, REPOSITORY, activedb, figures
+from tests.end_to_end.commands import ACTIVEDB, REPOSITORY, SECONDS_MAX, activedb, figures
 from tests.examples.replay_trading import read_bars, replay
 from tests.servers import fresh_database, temporary_folder
 
@@ -89,16 +89,18 @@ def ledger_rows(url: str) -> list[tuple[object, ...]]:
 
 
 def group_is_alive(group: int) -> bool:
-    return any(
-        os.getpgid(process.pid) == group
-        for process in psutil.process_iter()
-        if psutil.pid_exists(process.pid) and process.status() != psutil.STATUS_ZOMBIE
-    )
+    def is_in_it(process: psutil.Process) -> bool:
+        try:
+            return os.getpgid(process.pid) == group and process.status() != psutil.STATUS_ZOMBIE
+        except (ProcessLookupError, psutil.NoSuchProcess):
+            return False  # it has just ended
+
+    return any(is_in_it(process) for process in psutil.process_iter())
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
     """Poll for a state of another process."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + SECONDS_MAX
     pause = threading.Event()
     while not condition():
         assert time.monotonic() < deadline, f"waited too long for {what}"
@@ -248,7 +250,7 @@ def test_run_interrupted_while_following_exits_with_130_and_leaves_nothing_runni
     try:
         wait_until(lambda: bool(ledger_rows(database_url)), "the first batch to commit")
         os.killpg(following.pid, signal.SIGINT)
-        out, err = following.communicate(timeout=60)
+        out, err = following.communicate(timeout=SECONDS_MAX)
     finally:
         following.kill()
     assert following.returncode == 130, err
@@ -321,7 +323,7 @@ def test_run_without_java_says_in_one_line_what_to_install(job: Path) -> None:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=SECONDS_MAX,
         check=False,
     )
     assert done.returncode == 2

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from activedb import Occurrence, Transaction
     from tests.engine.ledger import Ledger
 
-pytestmark = pytest.mark.timeout(12)
 PATTERN = adb.seq(adb.event("A"), ~adb.event("B"), adb.event("C")).same("k").within(10)
 
 

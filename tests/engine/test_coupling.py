@@ -12,15 +12,13 @@ from sqlalchemy import update as sql_update
 
 import activedb as adb
 from activedb.errors import CycleLimitExceeded, RuleFailed
-from tests.databases import in_thread
+from tests.databases import PATIENCE_S, in_thread
 from tests.engine.ledger import open_ledger
 
 if TYPE_CHECKING:
     from activedb import Occurrence, Transaction
     from tests.databases import Place
     from tests.engine.ledger import Ledger
-
-pytestmark = pytest.mark.timeout(12)
 
 
 def test_immediate_rule_runs_at_the_event_as_a_child(ledger: Ledger) -> None:
@@ -208,7 +206,7 @@ def test_priorities_order_rules_whatever_the_order_of_definition(
 @pytest.mark.parametrize("count", [2, 3, 4])
 def test_rules_of_equal_priority_really_overlap(where: Place, coupling: str, count: int) -> None:
     ledger = open_ledger(where.open(threads=4))
-    barriers = [threading.Barrier(count, timeout=3) for _ in range(4)]
+    barriers = [threading.Barrier(count, timeout=PATIENCE_S) for _ in range(4)]
 
     def listen(number: int) -> None:
         @ledger.db.rule(on=adb.event("E"), coupling=coupling, priority=4, name=f"r{number}")
@@ -395,7 +393,7 @@ def test_immediate_recursion_ends_in_an_error_with_the_chain_of_rules(
             ledger.db.signal("E")
 
     with pytest.raises(CycleLimitExceeded, match="ping → pong → ping") as caught:
-        in_thread(recurse).result(10)
+        in_thread(recurse).result(PATIENCE_S)
     assert len(str(caught.value)) < 500
     assert ledger.balances() == {1: 10}
 
@@ -433,7 +431,7 @@ def test_deferred_rule_of_a_subtransaction_runs_before_that_commits(ledger: Ledg
 
 
 def test_rules_of_parallel_children_run_in_their_children(ledger: Ledger) -> None:
-    both = threading.Barrier(2, timeout=5)
+    both = threading.Barrier(2, timeout=PATIENCE_S)
 
     @ledger.db.rule(on=adb.updated(ledger.accounts))
     def rule(t: Transaction, o: Occurrence) -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-import pytest
 from sqlalchemy import Column, ForeignKey, Integer, Table, select
 
 import activedb as adb
 from activedb.errors import LockTimeout, SerializationConflict
-from tests.databases import in_thread, until
+from tests.databases import PATIENCE_S, in_thread, until
 from tests.engine.ledger import declare, event, open_ledger
 
 if TYPE_CHECKING:
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from activedb import Occurrence, Transaction
     from tests.databases import Place
 
-pytestmark = pytest.mark.timeout(30)
-
 
 def test_batch_checked_event_by_event_does_not_stall_beside_a_reader(where: Place) -> None:
     """Once a row was refused, the batch is checked by the server, event by event.
@@ -28,7 +25,7 @@ def test_batch_checked_event_by_event_does_not_stall_beside_a_reader(where: Plac
     Its rows are at the server then, while it still takes locks here. A reader that has a lock
     here and wants the row from the server must not wait for the batch that wants its lock.
     """
-    ledger = open_ledger(where.open(lock_timeout_ms=4_000), {1: 10, 2: 20})
+    ledger = open_ledger(where.open(), {1: 10, 2: 20})
     tries: list[int] = []
     readers: list[Future[object]] = []
 
@@ -47,11 +44,8 @@ def test_batch_checked_event_by_event_does_not_stall_beside_a_reader(where: Plac
     stream = declare(ledger.db)
     events = [event("A", n, n=n) for n in (1, 2, 3)]
     feeder = in_thread(ledger.db.feed, stream, events)
-    try:
-        feeder.result(2.5)
-    finally:
-        feeder.exception(10)
-    assert readers[0].result(5) is not None
+    feeder.result(PATIENCE_S)
+    assert readers[0].result(PATIENCE_S) is not None
     assert len(tries) == 2
     assert ledger.balances()[1] == 0
 
@@ -62,7 +56,7 @@ def test_flush_that_waits_for_a_parent_row_does_not_stall(where: Place) -> None:
     One has changed the parent; the other flushes a child of it and waits at the server, while
     the first waits here to scan the children. It has to end by an error that is retried.
     """
-    db = where.open(lock_timeout_ms=1_000)
+    db = where.open()
     parents = Table(
         "parents", db.metadata, Column("id", Integer, primary_key=True), Column("x", Integer)
     )
@@ -86,12 +80,12 @@ def test_flush_that_waits_for_a_parent_row_does_not_stall(where: Place) -> None:
         return "children/(1,): held" in db._forest.locks.dump()
 
     def write() -> None:
-        assert changed.wait(5)
+        assert changed.wait(PATIENCE_S)
         db.run(lambda t: t.insert(children, {"id": 1, "parent": 1}))
 
     writer = in_thread(write)
     scanner = in_thread(db.run, change_and_scan)
     for worker in (scanner, writer):
-        assert not isinstance(worker.exception(10), LockTimeout | SerializationConflict)
+        assert not isinstance(worker.exception(PATIENCE_S), LockTimeout | SerializationConflict)
         worker.result(0)
     assert db.row_counts() == {"children": 1, "parents": 1}

@@ -11,14 +11,13 @@ import activedb as adb
 from activedb.errors import SerializationConflict
 from activedb.events import encode
 from activedb.store import Journal
+from tests.databases import PATIENCE_S, in_thread, until
 from tests.engine.ledger import event, open_ledger
 
 if TYPE_CHECKING:
     from activedb import Occurrence, Transaction
     from tests.databases import Place
     from tests.engine.ledger import Ledger
-
-pytestmark = pytest.mark.timeout(12)
 
 
 def listen(ledger: Ledger, name: str = "detached", on: str = "E") -> None:
@@ -73,7 +72,7 @@ def test_detached_rule_sees_committed_state_only(ledger: Ledger) -> None:
 
     with ledger.db.transaction() as t:
         t.update(ledger.accounts, 1, balance=99)
-        assert started.wait(5)
+        assert started.wait(PATIENCE_S)
         t.abort()
     ledger.db.join()
     assert seen == [(99, 10)]
@@ -266,12 +265,15 @@ def test_close_waits_for_detached_rules(where: Place) -> None:
 
     @ledger.db.rule(on=adb.event("E"), coupling="detached")
     def rule(t: Transaction, o: Occurrence) -> None:
-        assert go.wait(5)
+        assert go.wait(PATIENCE_S)
         done.append(1)
 
     ledger.db.signal("E")
-    threading.Timer(0.05, go.set).start()
-    ledger.db.close()
+    closing = in_thread(ledger.db.close)
+    until(lambda: ledger.db._closed)
+    assert not closing.done()
+    go.set()
+    closing.result(PATIENCE_S)
     assert done == [1]
 
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from tests.databases import Place
     from tests.engine.ledger import Ledger
 
-pytestmark = pytest.mark.timeout(20)
 LINES = ["detached 1", "detached 2", "detached 3"]
 
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from activedb import Occurrence, Transaction
 
-pytestmark = pytest.mark.timeout(60)
-
 
 @pytest.fixture
 def ledger(plain_postgres_url: str) -> Iterator[Ledger]:

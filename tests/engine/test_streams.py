@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from tests.databases import Place
     from tests.engine.ledger import Ledger
 
-pytestmark = pytest.mark.timeout(12)
-
 
 def follow(ledger: Ledger, *kinds: str) -> None:
     """Write down the events of some types as they are processed."""

@@ -7,7 +7,6 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import hypothesis.strategies as st
-import pytest
 from hypothesis import HealthCheck, given, settings
 
 import activedb as adb
@@ -17,7 +16,6 @@ from tests.engine.ledger import at, declare, event, open_ledger
 if TYPE_CHECKING:
     from activedb import Occurrence, Transaction
 
-pytestmark = pytest.mark.timeout(90)
 SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
 QUICK = settings(
     max_examples=40 * SCALE,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from sqlalchemy import make_url
 
-from tests.databases import in_thread
+from tests.databases import PATIENCE_S, in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -58,7 +58,7 @@ class Proxy:
 
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
-        self._acceptor.result(10)
+        self._acceptor.result(PATIENCE_S)
         self._listener.close()
 
     def take_down(self) -> None:
@@ -85,7 +85,7 @@ class Proxy:
             client.close()
             server.close()
         for link in links:
-            link.result(10)
+            link.result(PATIENCE_S)
 
     def _link(self, client: socket.socket, server: socket.socket) -> None:
         """Pump both ways until either end is closed, or the link is cut."""
@@ -99,7 +99,7 @@ class Proxy:
                     else:
                         client.sendall(said)
                 if is_deaf.is_set():
-                    is_cut.wait(60)
+                    is_cut.wait(4 * PATIENCE_S)
 
         pump = in_thread(down)
         with client, server:
@@ -113,12 +113,12 @@ class Proxy:
                     try:
                         if when == "after":
                             server.sendall(said)
-                            assert answered.wait(10), "the server has not answered"
+                            assert answered.wait(PATIENCE_S), "the server has not answered"
                         self.on_cut()
                     finally:
                         is_cut.set()
                     break
-            pump.result(10)
+            pump.result(PATIENCE_S)
             self._clients.discard(client)
 
 

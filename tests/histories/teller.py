@@ -75,11 +75,13 @@ class Teller:
     def audit(self, stop: threading.Event) -> None:
         """Scan the accounts again and again, in a child and in its parent."""
         right = 0
-        while not stop.wait(0.01):
+        has_looked = False
+        while not (stop.wait(0.01) and has_looked):
             try:
                 sums = self._bank.db.run(lambda t: [t.spawn(self.total).result(), self.total(t)])
             except (Deadlock, LockTimeout, SerializationConflict, ConnectionLost):
                 continue  # it has seen nothing
+            has_looked = True
             if sums == [TOTAL, TOTAL]:
                 right += 1
                 self._log(f"sum {right}")

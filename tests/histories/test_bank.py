@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from tests.databases import Place
 
-pytestmark = pytest.mark.timeout(170)
-
 
 def found(connection: Connection) -> tuple[dict[int, int], list[str]]:
     """Balances and notes as a plain connection sees them."""

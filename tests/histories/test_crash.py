@@ -9,6 +9,7 @@ import pytest
 
 import activedb as adb
 from activedb.store._store import TRIGGER_POINTS
+from tests.databases import PATIENCE_S
 from tests.histories.processes import Server, Worker
 from tests.histories.shop import open_shop, orders_found
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
     from tests.databases import Place
 
-pytestmark = pytest.mark.timeout(60)
 AFTER = "after commit"
 CHILD = "during a child's commit"
 
@@ -39,7 +39,7 @@ def test_purchase_of_a_process_killed_at_a_point_is_there_whole_or_not_at_all(
         worker.wait_ready()
         assert server.look(orders_found) == [1]
         worker.go()
-        assert worker.process.wait(30) == -signal.SIGKILL
+        assert worker.process.wait(PATIENCE_S) == -signal.SIGKILL
         reported = worker.lines()[-1]
     server.wait_idle()
     assert reported == ("bought 2" if point == "never" else "bought 1")

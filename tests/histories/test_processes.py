@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Column, Integer, Table, text
 
 import activedb as adb
-from tests.databases import in_thread, until
+from tests.databases import PATIENCE_S, in_thread, until
 from tests.histories.elle import check
 from tests.histories.history import History, Outcome, parsed
 from tests.histories.lists import KINDS, LISTS
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from pathlib import Path
 
-pytestmark = pytest.mark.timeout(170)
 PROCESSES = 3
 TRANSACTIONS = 6  # of each of a process's two threads
 
@@ -65,7 +64,10 @@ def test_absence_that_another_process_ends_is_no_error_of_the_program(database_u
     """Two databases over one server stand for two processes: they share no locks of ours."""
     server = Server(database_url)
     server.find_deadlocks_quickly()
-    waiting = text("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+    waiting = text(
+        "SELECT count(*) FROM pg_stat_activity "
+        "WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    )
 
     def is_waiting() -> bool:
         return bool(server.look(lambda connection: connection.scalar(waiting)))
@@ -91,5 +93,5 @@ def test_absence_that_another_process_ends_is_no_error_of_the_program(database_u
             t.insert(second, {"id": 1})
             return True
 
-        made = [in_thread(one.run, make, one).result(20), others[0].result(20)]
+        made = [in_thread(one.run, make, one).result(PATIENCE_S), others[0].result(PATIENCE_S)]
         assert sorted(made) == [False, True]

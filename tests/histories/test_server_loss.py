@@ -16,7 +16,7 @@ import activedb as adb
 from activedb.errors import ConnectionLost
 from activedb.store._store import TRIGGER_POINTS
 from activedb.store.embedded import EmbeddedServer
-from tests.databases import in_thread, until
+from tests.databases import PATIENCE_S, in_thread, until
 from tests.histories import teller
 from tests.histories.processes import Server
 from tests.histories.proxy import Proxy, When
@@ -31,8 +31,10 @@ if TYPE_CHECKING:
 
     from activedb import Transaction
 
-pytestmark = [pytest.mark.crash, pytest.mark.timeout(60)]
+pytestmark = pytest.mark.crash
 AFTER = "after commit"
+RESTART_S_MAX = 120
+"""How long a server may need to go or to come back, and its users to find it again."""
 COMMIT_POINTS = [point for point in TRIGGER_POINTS if "child" not in point]
 
 
@@ -47,7 +49,7 @@ class Mortal:
     def kill(self) -> None:
         """Kill the postmaster with SIGKILL; return when all of its processes are gone."""
         postmaster(self._uses[0].home).kill()
-        wait_until(lambda: not server_processes(self._uses[0].home))
+        wait_until(lambda: not server_processes(self._uses[0].home), RESTART_S_MAX)
 
     def start(self) -> None:
         """Start it again; it answers at the same place."""
@@ -194,7 +196,7 @@ def test_server_killed_while_children_work_ends_all_of_them_and_the_work_is_done
         def child(t: Transaction, number: int) -> int:
             begun.append(number)
             if len(begun) <= 3:
-                together.wait(20)
+                together.wait(PATIENCE_S)
                 if number == 0:
                     restart()
             return len(t.query(select(shop.lines).where(shop.lines.c.goods == number)))
@@ -204,7 +206,7 @@ def test_server_killed_while_children_work_ends_all_of_them_and_the_work_is_done
             children = [t.spawn(child, number) for number in range(3)]
             return [c.result() for c in children]
 
-        counts = in_thread(db.run, work).result(60)
+        counts = in_thread(db.run, work).result(RESTART_S_MAX)
         assert sum(counts) == len(db.run(lambda t: t.query(select(shop.lines))))
         assert Server(url).look(orders_found) == [1]
 
@@ -284,7 +286,7 @@ def test_commit_that_a_crash_undid_is_not_mistaken_for_another_with_its_number(
                 return bool(server.look(lambda connection: connection.scalar(number)) > before + 9)
             return False
 
-        wait_until(is_passed)
+        wait_until(is_passed, RESTART_S_MAX)
 
     with adb.connect(wire.url) as db:
         shop = open_shop(db)
@@ -311,7 +313,7 @@ def test_bank_whose_server_is_killed_again_and_again_is_never_off_by_a_cent(
         worker = in_thread(teller.work, bank, lines.append, "p", seed, 40 * scale)
         for _ in range(2 * scale):
             goal = len(lines) + 30
-            wait_until(lambda goal=goal: len(lines) >= goal or worker.done())  # type: ignore[misc]
+            wait_until(lambda g=goal: len(lines) >= g or worker.done(), RESTART_S_MAX)  # type: ignore[misc]
             mortal.restart()
-        worker.result(100)
+        worker.result(RESTART_S_MAX)
         judge(lines, Server(url).look(found), seed)

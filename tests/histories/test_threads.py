@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import activedb as adb
     from tests.databases import Place
 
-pytestmark = pytest.mark.timeout(170)
 THREADS = 4
 TRANSACTIONS = 18
 

@@ -25,7 +25,7 @@ berkeleydb = pytest.importorskip(
     "berkeleydb.db", reason="the PyPI package berkeleydb, with libdb 5.3, is not installed"
 )
 
-TOGETHER_S = 20.0
+TOGETHER_S = 60.0
 
 MODES = {
     Mode.IS: berkeleydb.DB_LOCK_IREAD,

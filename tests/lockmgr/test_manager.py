@@ -24,14 +24,22 @@ from tests.lockmgr.workload import Workload
 
 A = ("a",)
 ROW = ("a", 7)
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class Bench:
-    """A manager, threads, and the news that one of them has gone to sleep."""
+    """A manager, threads, and the news that one of them has gone to sleep.
+
+    Attributes
+    ----------
+    clock_runs : threading.Event
+        The time of those who sleep runs from then on only.
+    """
 
     def __init__(self, pool: ThreadPoolExecutor):
         self.asleep = threading.Semaphore(0)
+        self.clock_runs = threading.Event()
+        self.clock_runs.set()
         self.manager = LockManager(VerifyingLockTable(), new_waiter=self._new_waiter)
         self._pool = pool
 
@@ -41,6 +49,7 @@ class Bench:
         class Announcing(ThreadWaiter):
             def wait(self, timeout_s: float | None) -> None:
                 bench.asleep.release()
+                assert bench.clock_runs.wait(WAIT_S)
                 super().wait(timeout_s)
 
         return Announcing()
@@ -163,8 +172,10 @@ def test_acquire_time_is_up_withdraws_the_request_and_lets_those_behind_go(bench
     for tid in (1, 2, 3):
         manager.begin(tid)
     manager.acquire(1, A, Mode.S)
+    bench.clock_runs.clear()
     impatient = bench.blocked(2, A, Mode.X, timeout_s=0.05)
     patient = bench.blocked(3, A, Mode.S)
+    bench.clock_runs.set()
     with pytest.raises(LockTimeout):
         impatient.result(WAIT_S)
     patient.result(WAIT_S)

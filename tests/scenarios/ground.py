@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sqlalchemy import create_engine, make_url, text
 
 from tests.databases import place
-from tests.scenarios.pool import WatchedPool
 from tests.scenarios.schema import NAMES, declare
+from tests.scenarios.watched import WatchedOffers, WatchedPool
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -61,14 +61,15 @@ class Ground:
         self._exit = contextlib.ExitStack()
         self._databases: dict[Any, tuple[adb.Database, dict[str, Table]]] = {}
         self._place: Any = None
-        self._owners: dict[int, int] = {}
+        self._playing = threading.local()
+        self._owners: dict[int, str] = {}
         self._server_url = server_url
         if server_url is not None:
             options = f"-c deadlock_timeout={DEADLOCK_TIMEOUT_MS}ms"
             url = make_url(server_url).update_query_dict({"options": options})
             where = url.render_as_string(hide_password=False)
             self._place = self._exit.enter_context(place(where))
-            search = {"options": f"-c search_path={self._place._schema} -c lock_timeout=5s"}
+            search = {"options": f"-c search_path={self._place._schema} -c lock_timeout=30s"}
             self._engine = create_engine(
                 server_url, isolation_level="AUTOCOMMIT", connect_args=search
             )
@@ -103,6 +104,7 @@ class Ground:
         if key not in self._databases:
             db = self._place.open(**{"threads": 12, "retries_max": 0, **settings})
             db._forest.pool = WatchedPool(12)
+            db._forest.offers = WatchedOffers(lambda: db._forest.locks)
             tables = declare(db.metadata)
             db.create_all()
             if self.mode != "memory":
@@ -141,8 +143,8 @@ class Ground:
 
     # -- what the server says ----------------------------------------------------------------
 
-    def server_waits(self) -> dict[int, set[int]]:
-        """Return who waits on the server for whom, by the thread that uses the connection.
+    def server_waits(self) -> dict[int, set[str]]:
+        """Return who waits on the server for which top-level transactions, by its backend.
 
         Only waits that will go on for ever unless somebody ends: those in which the server has
         looked for a deadlock, and that are in none.
@@ -151,18 +153,28 @@ class Ground:
         graph = {pid: set(blockers) for pid, blockers, _ in rows}
         settled = {pid for pid, _, old in rows if old and not reaches(graph, pid, pid)}
         return {
-            self._owners[pid]: {self._owners.get(blocker, 0) for blocker in graph[pid]}
+            pid: {self._owners.get(blocker, "somebody") for blocker in graph[pid]}
             for pid in settled
-            if pid in self._owners
         }
 
+    @contextlib.contextmanager
+    def playing(self, top: str) -> Iterator[None]:
+        """Have the flat transactions which this thread opens meanwhile be those of `top`."""
+        before = getattr(self._playing, "top", "somebody")
+        self._playing.top = top
+        try:
+            yield
+        finally:
+            self._playing.top = before
+
     def _watch(self, store: Any) -> None:
-        """Notice which thread opens each flat transaction."""
+        """Notice for whom each flat transaction is opened."""
         acquire = store.acquire
 
         def acquired() -> Any:
             connection = acquire()
-            self._owners[store.backend_of(connection)] = threading.get_ident()
+            top = getattr(self._playing, "top", "somebody")
+            self._owners[store.backend_of(connection)] = top
             return connection
 
         store.acquire = acquired

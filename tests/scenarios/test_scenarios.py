@@ -17,7 +17,6 @@ from tests.scenarios.script import modes_of, replay
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.timeout(60)
 FOLDER = Path(__file__).parent / "scenarios"
 OVERRIDES = tuple(f".{mode}" for mode in MODES)
 FILES = {

@@ -82,7 +82,7 @@ except JavaNotFound as error:
         env={"PATH": "", "PYTHONPATH": str(root)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=150,
         check=True,
     )
     assert done.stderr == ""

@@ -22,15 +22,13 @@ from sqlalchemy.exc import OperationalError
 
 from activedb.store._server_waits import Backend, backends, publish
 from activedb.transactions._crossing import cycle_through
-from tests.databases import in_thread, place, until
+from tests.databases import PATIENCE_S, in_thread, place, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import activedb as adb
     from tests.databases import Place
-
-pytestmark = pytest.mark.timeout(60)
 
 
 @pytest.fixture
@@ -75,14 +73,14 @@ class Ring:
                 assert old is not None
                 t.update(table, row, balance=old["balance"] + 1)
                 if row == n and tries == 1:
-                    self.all_have_one.wait(10)
+                    self.all_have_one.wait(PATIENCE_S)
 
         db.run(both)
         return tries
 
     def run_all(self) -> list[int]:
         runs = [in_thread(self.run, n) for n in range(len(self.databases))]
-        tries = [run.result(40) for run in runs]
+        tries = [run.result(PATIENCE_S) for run in runs]
         first = self.databases[0]
         rows = first.run(lambda t: t.get_many(self.table_of[first], range(len(tries))))
         assert [row["balance"] for row in rows.values() if row] == [2] * len(tries)
@@ -94,35 +92,35 @@ def crossing(*databases: adb.Database) -> int:
 
 
 def test_cycle_of_a_local_wait_and_two_at_the_server_is_broken(shared: Place) -> None:
-    one, other = (shared.open(lock_timeout_ms=30_000) for _ in range(2))
+    one, other = (shared.open() for _ in range(2))
     tries = Ring([one, one, other]).run_all()
     assert sum(tries) == 4
     assert crossing(one, other) == 1
 
 
 def test_cycle_with_local_waits_in_two_processes_is_broken(shared: Place) -> None:
-    one, other = (shared.open(lock_timeout_ms=30_000) for _ in range(2))
+    one, other = (shared.open() for _ in range(2))
     tries = Ring([one, one, other, other]).run_all()
     assert sum(tries) == 5
     assert crossing(one, other) == 1
 
 
 def test_cycle_at_the_server_alone_is_left_to_the_server(shared: Place) -> None:
-    one, other = (shared.open(lock_timeout_ms=30_000) for _ in range(2))
+    one, other = (shared.open() for _ in range(2))
     tries = Ring([one, other]).run_all()
     assert sum(tries) == 3
     assert crossing(one, other) == 0
 
 
 def test_cycle_of_local_waits_alone_is_left_to_the_lock_manager(shared: Place) -> None:
-    one = shared.open(lock_timeout_ms=30_000)
+    one = shared.open()
     tries = Ring([one, one, one]).run_all()
     assert sum(tries) == 4
     assert crossing(one) == 0
 
 
 def test_wait_through_a_transaction_that_is_not_at_the_server_is_seen(shared: Place) -> None:
-    db = shared.open(lock_timeout_ms=30_000)
+    db = shared.open()
     table = accounts(db)
     kept = Table("kept", db.metadata, Column("id", Integer, primary_key=True))
     db.create_all()
@@ -141,7 +139,7 @@ def test_wait_through_a_transaction_that_is_not_at_the_server_is_seen(shared: Pl
             t.get(*first, for_update=True)
             if is_first_try:
                 is_first_try = False
-                all_have_one.wait(10)
+                all_have_one.wait(PATIENCE_S)
             t.get(*then, for_update=True)
 
         db.run(both)
@@ -153,11 +151,11 @@ def test_wait_through_a_transaction_that_is_not_at_the_server_is_seen(shared: Pl
             in_thread(transaction, (kept, 1), (kept, 2)),  # needs no connection
             in_thread(transaction, (kept, 2), (table, 2)),
         ]
-        all_have_one.wait(10)
+        all_have_one.wait(PATIENCE_S)
         plain.execute(update(table).where(table.c.id == 1).values(balance=1))
         plain.commit()
     for run in runs:
-        run.result(40)
+        run.result(PATIENCE_S)
     assert next(tries) >= 4
     assert crossing(db) >= 1
 
@@ -166,7 +164,7 @@ def test_wait_through_a_transaction_that_is_not_at_the_server_is_seen(shared: Pl
 def test_cycle_through_a_statement_of_the_callers_own_is_broken(
     shared: Place, is_youngest: bool
 ) -> None:
-    db = shared.open(lock_timeout_ms=30_000)
+    db = shared.open()
     table = accounts(db)
     db.create_all()
     db.run(lambda t: [t.insert(table, {"id": n, "balance": 0}) for n in (1, 2, 3)])
@@ -175,7 +173,7 @@ def test_cycle_through_a_statement_of_the_callers_own_is_broken(
     def both(t: adb.Transaction) -> None:
         t.get(table, 2, for_update=True)
         has_one.set()
-        may_go_on.wait(10)
+        may_go_on.wait(PATIENCE_S)
         t.get(table, 1, for_update=True)  # waits here for the caller
 
     def take_first(connection: Connection) -> None:
@@ -193,19 +191,19 @@ def test_cycle_through_a_statement_of_the_callers_own_is_broken(
         if not is_youngest:
             take_first(callers)
         run = in_thread(db.run, both)
-        assert has_one.wait(10)
+        assert has_one.wait(PATIENCE_S)
         if is_youngest:
             take_first(callers)
         may_go_on.set()
         calling = in_thread(write, callers, 3)  # waits at the server for the plain one
         other = in_thread(write, plain, 2)  # which waits there for the transaction
-        other.result(40)
+        other.result(PATIENCE_S)
         if is_youngest:
             with pytest.raises(OperationalError, match="cancel"):
-                calling.result(40)
+                calling.result(PATIENCE_S)
         else:
-            calling.result(40)
-        run.result(40)
+            calling.result(PATIENCE_S)
+        run.result(PATIENCE_S)
     assert crossing(db) >= 1  # the server may let the next try have the row first again
 
 
@@ -245,7 +243,7 @@ def test_waits_of_other_roles_are_seen_without_any_rights(shared: Place) -> None
                 assert (numbers[1], numbers[0]) in _waits(backends(ordinary))
             engine.dispose()
             one.rollback()
-            waiting.result(10)
+            waiting.result(PATIENCE_S)
             other.rollback()
         finally:
             one.rollback()
@@ -262,7 +260,7 @@ def _published(db: adb.Database) -> set[int]:
 
 
 def test_wait_that_is_over_is_published_no_longer(shared: Place) -> None:
-    db = shared.open(lock_timeout_ms=30_000)
+    db = shared.open()
     table = accounts(db)
     db.create_all()
     db.run(lambda t: [t.insert(table, {"id": n, "balance": 0}) for n in (1, 2, 3)])
@@ -276,19 +274,19 @@ def test_wait_that_is_over_is_published_no_longer(shared: Place) -> None:
     def wait_here(t: adb.Transaction) -> None:
         t.get(table, 3, for_update=True)
         t.get(table, 1, for_update=True)
-        may_end.wait(10)
+        may_end.wait(PATIENCE_S)
 
     with db.connection() as plain:
         plain.execute(update(table).where(table.c.id == 2).values(balance=1))
         first = in_thread(db.run, wait_at_the_server)
-        assert has_one.wait(10)
+        assert has_one.wait(PATIENCE_S)
         second = in_thread(db.run, wait_here)
         until(lambda: _published(db))
         plain.rollback()
-    first.result(10)
+    first.result(PATIENCE_S)
     until(lambda: not _published(db))
     may_end.set()
-    second.result(10)
+    second.result(PATIENCE_S)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from tests.databases import Place
     from tests.transactions.bank import Bank
 
-pytestmark = pytest.mark.timeout(30)
 SHORT_S = 0.05
 
 
@@ -41,13 +40,13 @@ def holder(bank: Bank) -> Iterator[Bank]:
         with bank.db.transaction() as t:
             t.get(bank.accounts, 2, for_update=True)
             holding.set()
-            assert release.wait(25)
+            assert release.wait(2 * PATIENCE_S)
 
     other = in_thread(hold)
-    assert holding.wait(5)
+    assert holding.wait(PATIENCE_S)
     yield bank
     release.set()
-    other.result(5)
+    other.result(PATIENCE_S)
 
 
 def sleep_at_server(t: Transaction) -> None:
@@ -90,7 +89,7 @@ def test_timeout_ends_a_wait_for_a_lock_at_once(holder: Bank) -> None:
     began = time.monotonic()
     with pytest.raises(TransactionTimeout), holder.db.transaction(timeout=SHORT_S) as t:
         t.update(holder.accounts, 2, balance=0)
-    assert time.monotonic() - began < PATIENCE_S / 2
+    assert time.monotonic() - began < PATIENCE_S  # half of lock_timeout_ms
 
 
 def test_timeout_dooms_every_inferior(holder: Bank) -> None:
@@ -129,7 +128,9 @@ def test_timeout_of_a_child_leaves_its_parent_free_to_go_on(holder: Bank) -> Non
         with pytest.raises(TransactionTimeout):
             child.result()
         t.update(holder.accounts, 1, balance=11)
-    assert in_thread(lambda: holder.db.run(lambda t: t.get(holder.accounts, 1))).result(5) == {
+    assert in_thread(lambda: holder.db.run(lambda t: t.get(holder.accounts, 1))).result(
+        PATIENCE_S
+    ) == {
         "id": 1,
         "balance": 11,
         "owner": None,
@@ -141,7 +142,7 @@ def test_timeout_of_a_queued_child_keeps_it_from_running(where: Place) -> None:
     go = threading.Event()
     ran = []
     with bank.db.transaction() as t:
-        busy = t.spawn(lambda s: go.wait(10))
+        busy = t.spawn(lambda s: go.wait(PATIENCE_S))
         queued = t.with_timeout(1e-6).spawn(lambda s: ran.append(s))
         with pytest.raises(TransactionTimeout, match=r"limit of 1e-06 s"):
             queued.result()
@@ -164,7 +165,7 @@ def test_timeout_ends_a_statement_at_the_server(where: Place, bank: Bank) -> Non
 
     with bank.db.transaction() as t:
         spawned = t.with_timeout(0.3).spawn(child)
-        assert at_server.wait(5)
+        until(lambda: at_server.is_set() or spawned.is_done)  # a thread of the pool has it
         with pytest.raises(TransactionTimeout):
             spawned.result()
         t.update(bank.accounts, 1, balance=11)
@@ -183,7 +184,7 @@ def test_timeout_of_a_child_leaves_the_statements_of_its_sibling_alone(
         return s.query(select(func.pg_sleep(1)))
 
     def child(s: Transaction) -> None:
-        assert started.wait(5)
+        assert started.wait(PATIENCE_S)
         until(lambda: s.is_doomed)
         s.get(bank.accounts, 1)
 
@@ -231,11 +232,14 @@ def test_deadlines_ring_in_order_of_time_and_never_once_dropped() -> None:
     deadlines = Deadlines()
     rung: list[str] = []
     now = time.monotonic()
+    go = threading.Event()
+    deadlines.at(now, lambda: go.wait(PATIENCE_S))  # until all are there, however long that takes
     deadlines.at(now + 0.06, lambda: rung.append("late"))
     deadlines.at(now + 0.02, lambda: rung.append("early"))
     deadlines.at(now + 0.04, lambda: rung.append("dropped")).drop()
     deadlines.at(now + 0.03, lambda: 1 / 0)  # one that fails does not stop the others
     deadlines.at(now - 1, lambda: rung.append("overdue"))
+    go.set()
     until(lambda: len(rung) == 3)
     assert rung == ["overdue", "early", "late"]
     far = deadlines.at(now + 3_600, lambda: rung.append("far"))
@@ -260,7 +264,7 @@ def test_cancel_from_another_thread_aborts_at_the_next_step(bank: Bank) -> None:
         bank.db.transaction() as t,
     ):
         t.update(bank.accounts, 1, balance=0)
-        in_thread(t.cancel, "too dear").result(5)
+        in_thread(t.cancel, "too dear").result(PATIENCE_S)
         t.get(bank.accounts, 1)
     assert t.state is State.ABORTED
     assert bank.committed() == {1: 10, 2: 20}
@@ -279,7 +283,7 @@ def test_cancel_ends_a_wait_for_a_lock(holder: Bank) -> None:
     until(lambda: lock_waits(holder.db) > waits)
     opened[0].cancel()
     with pytest.raises(TransactionCancelled):
-        running.result(5)
+        running.result(PATIENCE_S)
     assert len(opened) == 1
 
 
@@ -308,7 +312,7 @@ def test_cancel_that_comes_before_the_statement_reaches_the_server_ends_it_too(
 
     def too_early(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
         if "pg_sleep" in statement:
-            in_thread(opened[0].cancel).result(5)
+            in_thread(opened[0].cancel).result(PATIENCE_S)
 
     def work(t: Transaction) -> None:
         opened.append(t)
@@ -328,7 +332,7 @@ def test_cancel_of_a_child_leaves_its_parent_free_to_go_on(holder: Bank) -> None
     with holder.db.transaction() as t:
         child = t.spawn(lambda s: s.update(holder.accounts, 2, balance=0))
         until(lambda: lock_waits(holder.db) > waits)
-        in_thread(child.cancel, "not needed").result(5)
+        in_thread(child.cancel, "not needed").result(PATIENCE_S)
         with pytest.raises(TransactionCancelled, match="not needed") as caught:
             child.result()
         assert child.path in str(caught.value)
@@ -341,10 +345,10 @@ def test_cancel_of_a_queued_child_keeps_it_from_running(where: Place) -> None:
     go = threading.Event()
     ran = []
     with bank.db.transaction() as t:
-        busy = t.spawn(lambda s: go.wait(10))
+        busy = t.spawn(lambda s: go.wait(PATIENCE_S))
         until(lambda: busy._task.claimed)
         queued = t.spawn(lambda s: ran.append(s))
-        in_thread(queued.cancel).result(5)
+        in_thread(queued.cancel).result(PATIENCE_S)
         go.set()
         with pytest.raises(TransactionCancelled):
             queued.result()
@@ -384,7 +388,7 @@ def test_cancel_while_a_child_waits_for_its_next_try_ends_that(bank: Bank) -> No
         tries.clear()
         with pytest.raises(TransactionCancelled), bank.db.transaction() as t:
             child: Child[None] = t.spawn(fails)
-            assert pausing.wait(5)
-            in_thread((child if end == "child" else t).cancel).result(5)
+            assert pausing.wait(PATIENCE_S)
+            in_thread((child if end == "child" else t).cancel).result(PATIENCE_S)
             child.result()
         assert len(tries) == 1

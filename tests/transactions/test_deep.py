@@ -21,10 +21,9 @@ if TYPE_CHECKING:
     from activedb import Transaction
     from tests.databases import Place
 
-pytestmark = pytest.mark.timeout(60)
 DEEP = 2_000
 WIDE = 2_000
-PATIENCE_S = 50
+PATIENCE_S = 120
 
 
 def big_bank(where: Place, threads: int) -> Bank:
@@ -205,8 +204,12 @@ def test_doom_that_races_with_the_begin_of_children_misses_none(where: Place) ->
         assert not bank.db._forest.locks.snapshot().transactions
 
 
+def least_calls_of(work: Callable[[], object]) -> int:
+    """How many Python functions `work` calls on this thread, when no garbage is collected."""
+    return min(calls_of(work) for _ in range(5))
+
+
 def calls_of(work: Callable[[], object]) -> int:
-    """How many calls of Python functions `work` makes on this thread."""
     count = 0
 
     def note(frame: Any, event: str, arg: Any) -> None:
@@ -232,11 +235,11 @@ def test_begin_write_and_commit_cost_the_same_at_every_depth(where: Place) -> No
     with contextlib.ExitStack() as blocks:
         t = blocks.enter_context(bank.db.transaction())
         one_child(t)
-        shallow = calls_of(lambda: one_child(t))
+        shallow = least_calls_of(lambda: one_child(t))
         for _ in range(DEEP):
             t = blocks.enter_context(t.subtransaction())
         one_child(t)
-        assert calls_of(lambda: one_child(t)) <= shallow + 2
+        assert least_calls_of(lambda: one_child(t)) <= shallow + 2
 
 
 def test_pool_of_two_runs_two_children_at_once_however_many_wait(where: Place) -> None:

@@ -22,9 +22,7 @@ from sqlalchemy.orm import (
 from sqlalchemy.orm.exc import DetachedInstanceError
 
 import activedb as adb
-from tests.databases import in_thread, lock_waits, until
-
-pytestmark = pytest.mark.timeout(30)
+from tests.databases import PATIENCE_S, in_thread, lock_waits, until
 
 
 @pytest.fixture
@@ -122,7 +120,7 @@ def test_query_with_an_eager_relationship_locks_its_table(shop: Any, load: Any) 
         waits = lock_waits(db)
         writing = in_thread(db.run, lambda s: s.insert(pet, values))
         until(lambda: lock_waits(db) > waits)
-    writing.result(10)
+    writing.result(PATIENCE_S)
 
 
 def test_query_of_joined_and_plain_entities_and_aliases(shop: Any) -> None:

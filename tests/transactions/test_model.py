@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from activedb import Transaction
 
-pytestmark = pytest.mark.timeout(60)
 SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
 QUICK = settings(
     max_examples=60 * SCALE,

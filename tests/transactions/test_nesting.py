@@ -16,15 +16,13 @@ from activedb.errors import (
     TransactionAborted,
     TransactionStateError,
 )
-from tests.databases import in_thread
+from tests.databases import PATIENCE_S, in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from activedb import Transaction
     from tests.transactions.bank import Bank
-
-pytestmark = pytest.mark.timeout(30)
 
 
 def test_transaction_sees_its_own_writes_before_anybody_else(bank: Bank) -> None:
@@ -216,7 +214,7 @@ def test_parent_used_while_a_subtransaction_is_open_on_the_thread_raises(
                 USES[use](t, bank.accounts)
 
     with pytest.raises(TransactionStateError, match="subtransaction"):
-        in_thread(misuse).result(5)
+        in_thread(misuse).result(PATIENCE_S)
     assert bank.committed() == {1: 10, 2: 20}
 
 
@@ -267,7 +265,7 @@ def test_commit_with_an_open_subtransaction_keeps_nothing(bank: Bank) -> None:
                 t.commit()
 
     with pytest.raises(TransactionStateError, match="subtransaction"):
-        in_thread(misuse).result(5)
+        in_thread(misuse).result(PATIENCE_S)
     assert bank.committed() == {1: 10, 2: 20}
 
 

@@ -8,9 +8,7 @@ import pytest
 
 from activedb.errors import TransactionStateError
 from activedb.transactions._pool import Pool
-from tests.databases import in_thread, until
-
-pytestmark = pytest.mark.timeout(30)
+from tests.databases import PATIENCE_S, in_thread, until
 
 
 def test_pool_starts_no_more_threads_than_allowed() -> None:
@@ -20,7 +18,7 @@ def test_pool_starts_no_more_threads_than_allowed() -> None:
 
     def call() -> None:
         running.append(threading.get_ident())
-        assert go.wait(5)
+        assert go.wait(PATIENCE_S)
 
     tasks = [pool.submit(call) for _ in range(5)]
     until(lambda: len(running) == 2)
@@ -43,7 +41,7 @@ def rendezvous(count: int) -> None:
     pool = Pool(4)
     pool.submit(lambda: None)
     until(lambda: len(pool._idle) == 1)
-    meeting = threading.Barrier(count, timeout=2)
+    meeting = threading.Barrier(count, timeout=PATIENCE_S)
     tasks = [pool.submit(meeting.wait) for _ in range(count)]
     until(lambda: all(task.done for task in tasks))
     pool.close()
@@ -53,7 +51,7 @@ def rendezvous(count: int) -> None:
 def test_pool_waiter_runs_a_task_that_no_thread_has_taken() -> None:
     pool = Pool(1)
     go = threading.Event()
-    busy = pool.submit(lambda: go.wait(5))
+    busy = pool.submit(lambda: go.wait(PATIENCE_S))
     queued = pool.submit(threading.get_ident)
     assert queued.result() == threading.get_ident()
     go.set()
@@ -68,7 +66,7 @@ def test_pool_task_runs_exactly_once_however_many_wait() -> None:
         task = pool.submit(partial(runs.append, 1))
         waiters = [in_thread(task.wait) for _ in range(4)]
         for waiter in waiters:
-            waiter.result(5)
+            waiter.result(PATIENCE_S)
         assert runs == [1]
     pool.close()
 
@@ -103,7 +101,7 @@ def nested(pool: Pool, depth: int) -> int:
 @pytest.mark.parametrize("threads", [1, 4])
 def test_pool_waits_nested_as_deep_as_memory_allows_end(threads: int) -> None:
     pool = Pool(threads)
-    assert in_thread(nested, pool, 3_000).result(20) == 3_001
+    assert in_thread(nested, pool, 3_000).result(PATIENCE_S) == 3_001
     until(lambda: pool._running == 0)
     assert len(pool._alive) <= threads
     pool.close()
@@ -113,14 +111,14 @@ def test_pool_waits_nested_as_deep_as_memory_allows_end(threads: int) -> None:
 def test_pool_waiter_with_a_deep_stack_of_its_own_has_a_substitute_run_the_task() -> None:
     pool = Pool(1)
     hold = threading.Event()
-    busy = pool.submit(lambda: hold.wait(10))
+    busy = pool.submit(lambda: hold.wait(PATIENCE_S))
 
     def deep(frames: int) -> int:
         if frames:
             return deep(frames - 1)
         return pool.submit(threading.get_ident).result()
 
-    here = in_thread(lambda: (threading.get_ident(), deep(3), deep(600))).result(10)
+    here = in_thread(lambda: (threading.get_ident(), deep(3), deep(600))).result(PATIENCE_S)
     assert here[1] == here[0]
     assert here[2] != here[0]
     hold.set()
@@ -131,7 +129,7 @@ def test_pool_waiter_with_a_deep_stack_of_its_own_has_a_substitute_run_the_task(
 def test_pool_thread_that_waits_lets_another_one_run() -> None:
     """With two threads: one waits for a task of the other, so a third task can run."""
     pool = Pool(2)
-    met = threading.Barrier(2, timeout=5)
+    met = threading.Barrier(2, timeout=PATIENCE_S)
     meets = [threading.Event(), threading.Event()]
 
     def second() -> None:
@@ -140,11 +138,11 @@ def test_pool_thread_that_waits_lets_another_one_run() -> None:
 
     def first() -> None:
         task = pool.submit(second)
-        assert meets[0].wait(5)  # a thread has it, so this one has to sleep
+        assert meets[0].wait(PATIENCE_S)  # a thread has it, so this one has to sleep
         task.wait()
 
     outer = pool.submit(first)
-    assert meets[0].wait(5)
+    assert meets[0].wait(PATIENCE_S)
     third = pool.submit(met.wait)
     until(lambda: third.done)
     outer.result()
@@ -183,7 +181,7 @@ def test_pool_runs_no_more_at_once_than_it_may_however_many_wait(threads: int) -
 def test_pool_interrupted_waiter_leaves_the_counts_right() -> None:
     pool = Pool(1)
     go = threading.Event()
-    busy = pool.submit(lambda: go.wait(10))
+    busy = pool.submit(lambda: go.wait(PATIENCE_S))
     sleeping = threading.get_ident()
 
     def interrupt() -> None:
@@ -193,7 +191,7 @@ def test_pool_interrupted_waiter_leaves_the_counts_right() -> None:
     helper = in_thread(interrupt)
     with pytest.raises(KeyboardInterrupt):
         busy.wait()
-    helper.result(5)
+    helper.result(PATIENCE_S)
     assert not busy.sleepers
     go.set()
     busy.wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +12,10 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 import activedb as adb
 from activedb.errors import LockNotAvailable, UnsupportedStatement
-from tests.databases import Place, in_thread, lock_waits, until
+from tests.databases import PATIENCE_S, Place, in_thread, lock_waits, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-pytestmark = pytest.mark.timeout(30)
 
 
 def declare(db: adb.Database) -> Table:
@@ -35,9 +34,9 @@ class Desk:
     """Two databases on one place: on Postgres they are like two processes."""
 
     def __init__(self, where: Place, *, far: bool):
-        self.here = where.open(lock_timeout_ms=8_000)
+        self.here = where.open()
         self.jobs = declare(self.here)
-        self.there = where.open(lock_timeout_ms=8_000) if far else self.here
+        self.there = where.open() if far else self.here
         self.jobs_there = declare(self.there) if far else self.jobs
         with self.here.transaction() as t:
             for key in range(1, 7):
@@ -67,13 +66,13 @@ def taken(desk: Desk) -> Iterator[Desk]:
     def work(t: adb.Transaction) -> None:
         t.get_many(desk.jobs_there, [1, 3], for_update=True)
         ready.set()
-        hold.wait(20)
+        hold.wait(2 * PATIENCE_S)
 
     working = in_thread(desk.there.run, work)
-    assert ready.wait(10)
+    assert ready.wait(PATIENCE_S)
     yield desk
     hold.set()
-    working.result(10)
+    working.result(PATIENCE_S)
 
 
 def test_get_nowait_of_a_taken_row_raises_at_once_and_spares_the_transaction(taken: Desk) -> None:
@@ -108,28 +107,26 @@ def test_get_nowait_of_a_row_that_was_read_before_upgrades_or_raises(desk: Desk)
         t.get(jobs, 1)
         assert t.get(jobs, 1, for_update=True, nowait=True) is not None
         t.get(jobs, 2)
-        reading = in_thread(_hold_shared, desk, 2)
-        holder = reading.result(10)
-        try:
-            with pytest.raises(LockNotAvailable):
-                t.get(jobs, 2, for_update=True, nowait=True)
-        finally:
-            holder.set()
+        with _held_shared(desk, 2), pytest.raises(LockNotAvailable):
+            t.get(jobs, 2, for_update=True, nowait=True)
         t.update(jobs, 1, state="mine")
 
 
-def _hold_shared(desk: Desk, key: int) -> threading.Event:
-    """Have another transaction read a row, and keep it until the event is set."""
+@contextlib.contextmanager
+def _held_shared(desk: Desk, key: int) -> Iterator[None]:
+    """Have another transaction keep a row that it has read."""
     release, ready = threading.Event(), threading.Event()
 
     def work(t: adb.Transaction) -> None:
         t.get(desk.jobs_there, key)
         ready.set()
-        release.wait(20)
+        release.wait(2 * PATIENCE_S)
 
-    in_thread(desk.there.run, work)
-    assert ready.wait(10)
-    return release
+    reading = in_thread(desk.there.run, work)
+    assert ready.wait(PATIENCE_S)
+    yield
+    release.set()
+    reading.result(PATIENCE_S)
 
 
 def test_query_skip_locked_returns_the_first_free_rows_and_locks_them(taken: Desk) -> None:
@@ -146,7 +143,7 @@ def test_query_skip_locked_returns_the_first_free_rows_and_locks_them(taken: Des
                 other.get(taken.jobs_there, 5, for_update=True, nowait=True)
             return other.get(taken.jobs_there, 7, for_update=True, nowait=True)
 
-        assert in_thread(taken.there.run, look).result(10) is None
+        assert in_thread(taken.there.run, look).result(PATIENCE_S) is None
 
 
 def test_query_skip_locked_sees_and_skips_rows_of_the_sphere(taken: Desk) -> None:
@@ -180,7 +177,7 @@ def test_query_for_update_waits_for_taken_rows_and_locks_all(desk: Desk) -> None
                 with pytest.raises(LockNotAvailable):
                     other.get(desk.jobs_there, key, for_update=True, nowait=True)
 
-        in_thread(desk.there.run, look).result(10)
+        in_thread(desk.there.run, look).result(PATIENCE_S)
         assert t.query(select(jobs.c.id).where(jobs.c.id == 1).with_for_update(read=True)) == [(1,)]
         t.update(jobs, 1, state="mine")
 
@@ -194,7 +191,7 @@ def test_query_for_update_here_waits_until_the_row_is_free(where: Place) -> None
             desk.here.run, lambda s: s.query(select(desk.jobs.c.state).limit(1).with_for_update())
         )
         until(lambda: lock_waits(desk.here) > waits)
-    assert len(waiting.result(10)) == 1
+    assert len(waiting.result(PATIENCE_S)) == 1
 
 
 def test_query_for_update_of_a_mapped_class_locks_its_rows(where: Place) -> None:
@@ -216,7 +213,7 @@ def test_query_for_update_of_a_mapped_class_locks_its_rows(where: Place) -> None
         claim = select(Task).order_by(Task.id).limit(1).with_for_update(skip_locked=True)
         assert [row.Task.name for row in t.query(claim)] == ["a"]
         other = in_thread(db.run, lambda s: [row.Task.name for row in s.query(claim)])
-        assert other.result(10) == ["b"]
+        assert other.result(PATIENCE_S) == ["b"]
 
 
 @pytest.mark.parametrize(
@@ -266,7 +263,7 @@ def test_queue_of_jobs_with_many_workers_does_each_job_once(where: Place, scale:
 
     working = [in_thread(work, number) for number in range(workers)]
     for one in working:
-        one.result(25)
+        one.result(PATIENCE_S)
     assert sorted(key for part in done for key in part) == list(range(count))
     with databases[0].transaction() as t:
         left = select(func.count()).where(first.c.state == "new")

@@ -30,8 +30,6 @@ import activedb as adb
 from activedb.errors import InvalidRow, RowExists, UnsupportedStatement
 from tests.transactions.bank import Bank
 
-pytestmark = pytest.mark.timeout(30)
-
 
 def test_execute_update_uses_uncommitted_values_and_counts_rows(bank: Bank) -> None:
     a = bank.accounts

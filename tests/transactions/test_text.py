@@ -20,13 +20,11 @@ from sqlalchemy import (
 
 import activedb as adb
 from activedb.errors import InvalidRow, UnsupportedStatement
-from tests.databases import Place, in_thread, lock_waits, until
+from tests.databases import PATIENCE_S, Place, in_thread, lock_waits, until
 from tests.transactions.bank import Bank, open_bank
 
 if TYPE_CHECKING:
     from sqlalchemy import TextClause
-
-pytestmark = pytest.mark.timeout(30)
 
 
 def rows(t: adb.Transaction, sql: str, **values: Any) -> list[Any]:
@@ -139,7 +137,7 @@ def test_query_of_text_locks_the_tables_it_reads(bank: Bank) -> None:
         writing = in_thread(bank.db.run, lambda s: s.insert(bank.notes, {"id": 9, "text": "x"}))
         until(lambda: lock_waits(bank.db) > waits)
         assert rows(t, "SELECT count(*) FROM notes") == [(0,)]
-    writing.result(10)
+    writing.result(PATIENCE_S)
 
 
 def test_query_of_a_fragment_locks_the_table_it_names(bank: Bank) -> None:
@@ -148,7 +146,7 @@ def test_query_of_a_fragment_locks_the_table_it_names(bank: Bank) -> None:
         waits = lock_waits(bank.db)
         writing = in_thread(bank.db.run, lambda s: s.insert(bank.notes, {"id": 9, "text": "x"}))
         until(lambda: lock_waits(bank.db) > waits)
-    writing.result(10)
+    writing.result(PATIENCE_S)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from sqlalchemy import select, update
 from activedb import State
 from activedb.errors import TransactionAborted, TransactionStateError, WrongThread
 from activedb.transactions import current_transaction
-from tests.databases import in_thread, until
+from tests.databases import PATIENCE_S, in_thread, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from activedb import Transaction
     from tests.transactions.bank import Bank
 
-pytestmark = pytest.mark.timeout(30)
 
 USES: dict[str, Callable[[Transaction, Any], object]] = {
     "get": lambda t, table: t.get(table, 1),
@@ -49,7 +48,7 @@ def test_transaction_used_by_another_thread_refuses_and_stays_as_it_was(
     with bank.db.transaction() as t:
         if touched:
             t.get_many(bank.accounts, [1, 2], for_update=True)
-        refused = in_thread(USES[use], t, bank.accounts).exception(5)
+        refused = in_thread(USES[use], t, bank.accounts).exception(PATIENCE_S)
         assert type(refused) is WrongThread
         assert t.path in str(refused)
         assert threading.current_thread().name in str(refused)
@@ -64,7 +63,7 @@ def test_subtransaction_used_by_another_thread_refuses(bank: Bank, use: str) -> 
     with bank.db.transaction() as t, t.subtransaction() as s:
         s.update(bank.accounts, 1, balance=11)
         with pytest.raises(WrongThread):
-            in_thread(USES[use], s, bank.accounts).result(5)
+            in_thread(USES[use], s, bank.accounts).result(PATIENCE_S)
     assert bank.committed() == {1: 11, 2: 20}
 
 
@@ -85,7 +84,7 @@ def test_ended_transaction_refuses_every_use_on_every_thread(
             pass
         return t
 
-    t = in_thread(run).result(5) if elsewhere else run()
+    t = in_thread(run).result(PATIENCE_S) if elsewhere else run()
     kind = TransactionAborted if use == "abort" or ending == "aborted" else TransactionStateError
     with pytest.raises(kind, match=t.path) as caught:
         USES[use](t, bank.accounts)
@@ -95,12 +94,12 @@ def test_ended_transaction_refuses_every_use_on_every_thread(
 
 
 def test_top_level_transaction_belongs_to_the_thread_that_enters_it(bank: Bank) -> None:
-    t = in_thread(bank.db.transaction).result(5)
+    t = in_thread(bank.db.transaction).result(PATIENCE_S)
     with t:
         t.update(bank.accounts, 1, balance=11)
         assert current_transaction() is t
         with pytest.raises(WrongThread):
-            in_thread(t.get, bank.accounts, 1).result(5)
+            in_thread(t.get, bank.accounts, 1).result(PATIENCE_S)
     assert bank.committed()[1] == 11
 
 
@@ -110,7 +109,7 @@ def test_transaction_that_was_never_entered_belongs_to_the_thread_that_opened_it
     t = bank.db.transaction()
     t.update(bank.accounts, 1, balance=11)
     with pytest.raises(WrongThread):
-        in_thread(t.commit).result(5)
+        in_thread(t.commit).result(PATIENCE_S)
     t.commit()
     assert bank.committed()[1] == 11
 
@@ -123,7 +122,7 @@ def test_subtransaction_cannot_be_entered_on_another_thread(bank: Bank) -> None:
     with bank.db.transaction() as t:
         s = t.subtransaction()
         with pytest.raises(WrongThread):
-            in_thread(enter, s).result(5)
+            in_thread(enter, s).result(PATIENCE_S)
         with s:
             s.update(bank.accounts, 1, balance=11)
     assert bank.committed()[1] == 11
@@ -153,9 +152,9 @@ def test_block_that_ends_on_another_thread_than_it_began_aborts(bank: Bank) -> N
     blocks = block()
     t = next(blocks)
     with pytest.raises(WrongThread):
-        in_thread(next, blocks, None).result(5)
+        in_thread(next, blocks, None).result(PATIENCE_S)
     assert t.state is State.ABORTED
-    assert in_thread(bank.committed).result(5) == {1: 10, 2: 20}
+    assert in_thread(bank.committed).result(PATIENCE_S) == {1: 10, 2: 20}
 
 
 def test_function_of_a_child_that_uses_the_parent_instead_is_told(bank: Bank) -> None:
@@ -167,7 +166,7 @@ def test_function_of_a_child_that_uses_the_parent_instead_is_told(bank: Bank) ->
             t.update(bank.accounts, 1, balance=0)  # the mistake: t, not s
 
         spawned = t.spawn(child)
-        assert busy.wait(5)  # so a thread of the pool has it
+        assert busy.wait(PATIENCE_S)  # so a thread of the pool has it
         with pytest.raises(WrongThread, match="use the transaction that it is called with"):
             spawned.result()
 
@@ -178,17 +177,17 @@ def test_function_of_a_child_that_uses_the_parent_instead_is_told(bank: Bank) ->
 def test_result_of_a_child_is_for_its_parents_thread(bank: Bank) -> None:
     go = threading.Event()
     with bank.db.transaction() as t:
-        child = t.spawn(lambda s: go.wait(5))
+        child = t.spawn(lambda s: go.wait(PATIENCE_S))
         for ask in (child.result, child.wait):
             with pytest.raises(WrongThread):
-                in_thread(ask).result(5)
+                in_thread(ask).result(PATIENCE_S)
         go.set()
         assert child.result() is True
 
 
 def test_rules_in_parallel_may_run_children_of_their_triggering_transaction(bank: Bank) -> None:
     """And nobody else may, nor may they do anything else with it."""
-    both = threading.Barrier(2, timeout=5)
+    both = threading.Barrier(2, timeout=PATIENCE_S)
     threads = set()
 
     def parent(t: Transaction) -> None:
@@ -206,7 +205,7 @@ def test_rules_in_parallel_may_run_children_of_their_triggering_transaction(bank
         t.run_in_parallel([call, call])
         assert not t._lent
         with pytest.raises(WrongThread):
-            in_thread(lambda: t.run_child(lambda s: None, label="x")).result(5)
+            in_thread(lambda: t.run_child(lambda s: None, label="x")).result(PATIENCE_S)
         t.update(bank.accounts, 1, balance=12)
 
     bank.db.run(parent)
