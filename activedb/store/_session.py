@@ -263,12 +263,12 @@ class Session(FlatTransaction):
         self._store.trigger("after commit")
 
     def _about_to_write(self, connection: Connection, changes: Sequence[Change]) -> None:
+        self._flushed.extend(changes)  # from now on, whoever is cut off has to ask
         if self._number is None:
             self._number = self._store.number_of(connection)
         if self._touched:
             with translated("check whose tables they are"):
                 self._store.ownership.check(connection, self._touched)
-        self._flushed.extend(changes)
 
     def trial(self, changes: Sequence[Change], log: Log) -> None:
         """Find out whether the server would accept `changes`, and undo them.
@@ -326,7 +326,9 @@ class Session(FlatTransaction):
     def _settle(self, lost: ConnectionLost) -> None:
         """Return if a transaction whose commit was cut off has committed, else raise."""
         if self._number is None:
-            return  # it wrote nothing
+            if self._flushed:
+                raise lost  # before its first write
+            return  # there was nothing to write
         committed = self._store.outcome(self._number)
         if committed:
             return

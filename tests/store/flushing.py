@@ -70,8 +70,7 @@ class WriteSet:
         """Flush and commit."""
         session = self._store.session()
         try:
-            session.flush(self.changes, self.log)
-            session.commit()
+            session.commit(self.changes, self.log)
         finally:
             session.close()
 

@@ -1,0 +1,202 @@
+"""A single row is written and committed in one message: what can go wrong inside of it."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import Column, ForeignKey, Integer, Table, text
+
+from activedb.errors import (
+    ConnectionLost,
+    ForeignKeyViolation,
+    InvalidRow,
+    SerializationConflict,
+    StatementCancelled,
+)
+from activedb.store import Change, TableSpec
+from tests.databases import PATIENCE_S, in_thread, until
+from tests.store.flushing import opened, rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from activedb.store import Row, Session, Store
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@pytest.fixture
+def server(postgres_url: str) -> Iterator[Store]:
+    with opened(postgres_url) as store:
+        yield store
+
+
+def counted(store: Store) -> TableSpec:
+    """A table with one row, ``(1, 0)``."""
+    table = Table(
+        "counted",
+        store.metadata,
+        Column("id", Integer, primary_key=True),
+        Column("n", Integer),
+        Column("of", ForeignKey("counted.id", deferrable=True, initially="DEFERRED")),
+    )
+    store.create_all()
+    with store.short() as connection:
+        connection.execute(table.insert(), {"id": 1, "n": 0})
+    return TableSpec(table)
+
+
+@contextmanager
+def session_of(store: Store) -> Iterator[Session]:
+    session = store.session()
+    try:
+        yield session
+    finally:
+        session.close()
+
+
+def locked(session: Session, spec: TableSpec) -> Row:
+    row = session.lock_rows(spec, [(1,)], exclusive=True)[1,]
+    assert row is not None
+    return row
+
+
+def commit(session: Session, spec: TableSpec, old: Row | None, new: Row | None) -> None:
+    row = old or new
+    assert row is not None
+    key = spec.key_of(row)
+    session.commit([Change(spec, key, old, new)], [(spec, key, new)])
+
+
+def counts(store: Store, spec: TableSpec) -> list[int]:
+    return [row["n"] for row in rows_of(store, spec.table)]
+
+
+SLOW = {
+    "in the write": "CREATE TRIGGER slow BEFORE UPDATE ON counted",
+    "in the commit": ("CREATE CONSTRAINT TRIGGER slow AFTER UPDATE ON counted INITIALLY DEFERRED"),
+}
+
+
+def make_slow(store: Store, part: str) -> None:
+    """Let an update of the table take half a minute at the server."""
+    with store.short() as connection:
+        connection.exec_driver_sql(
+            "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql "
+            "AS 'BEGIN PERFORM pg_sleep(30); RETURN NEW; END'"
+        )
+        connection.exec_driver_sql(f"{SLOW[part]} FOR EACH ROW EXECUTE FUNCTION slow()")
+
+
+def test_row_that_is_locked_and_updated_takes_two_messages(server: Store) -> None:
+    spec = counted(server)
+
+    def change() -> None:
+        with session_of(server) as session:
+            row = locked(session, spec)
+            commit(session, spec, row, spec.changed(row, {"n": row["n"] + 1}))
+
+    change()
+    with session_of(server) as session, tempfile.TemporaryFile() as trace:
+        locked(session, spec)
+        driver: Any = session._driver
+        session.close()
+        driver.pgconn.trace(trace.fileno())
+        change()
+        driver.pgconn.untrace()
+        trace.seek(0)
+        lines = [line.split(b"\t") for line in trace.read().splitlines()]
+    sent = [fields[3].strip() for fields in lines if fields[1] == b"F"]
+    assert [kind for kind in sent if kind in (b"Sync", b"Query")] == [b"Sync", b"Sync"]
+    assert sent.count(b"Bind") == 4  # BEGIN, SELECT; UPDATE, COMMIT
+    assert counts(server, spec) == [2]
+
+
+def test_row_refused_when_it_is_written_is_not_committed(server: Store) -> None:
+    spec = counted(server)
+    with session_of(server) as session:
+        row = locked(session, spec)
+        new = spec.changed(row, {"n": 1 << 40})
+        with pytest.raises(InvalidRow, match="counted"):
+            commit(session, spec, row, new)
+    with session_of(server) as session:  # on the same connection
+        row = locked(session, spec)
+        commit(session, spec, row, spec.changed(row, {"n": 7}))
+    assert counts(server, spec) == [7]
+
+
+def test_row_refused_when_it_is_committed_is_named(server: Store) -> None:
+    spec = counted(server)
+    with session_of(server) as session:
+        row = locked(session, spec)
+        with pytest.raises(ForeignKeyViolation) as caught:
+            commit(session, spec, row, spec.changed(row, {"n": 1, "of": 5}))
+    assert (caught.value.table, caught.value.key) == ("counted", {"of": 5})
+    with session_of(server) as session:
+        row = locked(session, spec)
+        commit(session, spec, row, spec.changed(row, {"n": 7}))
+    assert counts(server, spec) == [7]
+
+
+def test_row_that_somebody_inserted_first_is_a_conflict(server: Store) -> None:
+    spec = counted(server)
+    with session_of(server) as session:
+        new = spec.complete({"id": 1, "n": 5})
+        with pytest.raises(SerializationConflict, match="first"):
+            commit(session, spec, None, new)
+    assert counts(server, spec) == [0]
+
+
+@pytest.mark.parametrize("number_is_known", [True, False])
+def test_connection_that_is_lost_before_the_message_has_committed_nothing(
+    server: Store, number_is_known: bool
+) -> None:
+    spec = counted(server)
+    with session_of(server) as session:
+        if number_is_known:
+            locked(session, spec)
+        else:
+            session.lock_rows(spec, [(2,)], exclusive=True)  # there is none
+        assert (session._number is not None) is number_is_known
+        with server.short() as other:
+            other.execute(
+                text("SELECT pg_terminate_backend(:pid, 10000)"), {"pid": session.backend}
+            )
+        with pytest.raises(ConnectionLost) as caught:
+            commit(session, spec, None, spec.complete({"id": 2, "n": 5}))
+        assert caught.value.committed is False
+    assert counts(server, spec) == [0]
+
+
+@pytest.mark.parametrize("part", SLOW)
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [("pg_terminate_backend", ConnectionLost), ("pg_cancel_backend", StatementCancelled)],
+)
+def test_message_that_is_cut_off_has_committed_nothing(
+    server: Store, part: str, how: str, expected: type[Exception]
+) -> None:
+    spec = counted(server)
+    make_slow(server, part)
+    with session_of(server) as session:
+        row = locked(session, spec)
+        committing = in_thread(commit, session, spec, row, spec.changed(row, {"n": 1}))
+        with server.short() as other:
+            backend = {"pid": session.backend}
+            asleep = text("SELECT wait_event = 'PgSleep' FROM pg_stat_activity WHERE pid = :pid")
+            until(lambda: other.scalar(asleep, backend))
+            other.execute(text(f"SELECT {how}(:pid)"), backend)
+        with pytest.raises(expected) as caught:
+            committing.result(PATIENCE_S)
+    if isinstance(caught.value, ConnectionLost):
+        assert caught.value.committed is False
+    with server.short() as connection:
+        connection.exec_driver_sql("DROP FUNCTION slow CASCADE")
+    assert counts(server, spec) == [0]
+    with session_of(server) as session:
+        row = locked(session, spec)
+        commit(session, spec, row, spec.changed(row, {"n": 7}))
+    assert counts(server, spec) == [7]
