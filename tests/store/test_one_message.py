@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import tempfile
+import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -196,6 +198,34 @@ def test_message_that_is_cut_off_has_committed_nothing(
     with server.short() as connection:
         connection.exec_driver_sql("DROP FUNCTION slow CASCADE")
     assert counts(server, spec) == [0]
+    with session_of(server) as session:
+        row = locked(session, spec)
+        commit(session, spec, row, spec.changed(row, {"n": 7}))
+    assert counts(server, spec) == [7]
+
+
+def test_interrupt_during_the_message_leaves_nothing_behind(server: Store) -> None:
+    spec = counted(server)
+    make_slow(server, "in the write")
+    asleep = text(
+        "SELECT count(*) FROM pg_stat_activity WHERE pid = :pid AND wait_event = 'PgSleep'"
+    )
+    with session_of(server) as session:
+        row = locked(session, spec)
+        backend = {"pid": session.backend}
+
+        def interrupt() -> None:
+            with server.short() as other:
+                until(lambda: other.scalar(asleep, backend))
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+        interrupting = in_thread(interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            commit(session, spec, row, spec.changed(row, {"n": 1}))
+        interrupting.result(PATIENCE_S)
+    with server.short() as connection:
+        assert connection.scalar(asleep, backend) == 0
+        connection.exec_driver_sql("DROP FUNCTION slow CASCADE")
     with session_of(server) as session:
         row = locked(session, spec)
         commit(session, spec, row, spec.changed(row, {"n": 7}))
