@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from activedb.store import Key, Row, TableSpec
 
 __all__ = ["Base"]
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 _NOTHING: Any = object()
 
@@ -39,9 +42,9 @@ class Base:
 
     # -- rows ------------------------------------------------------------------------------
 
-    def row(self, spec: TableSpec, key: Key) -> Row | None:
-        """A committed row that has been fetched; None if there is none."""
-        return self._tables[spec].rows[key]
+    def of(self, spec: TableSpec) -> Mapping[Key, Row | None]:
+        """All committed rows of a table that have been fetched; None where there is none."""
+        return self._of(spec).rows
 
     def rows(self, spec: TableSpec, keys: Iterable[Key]) -> dict[Key, Row | None]:
         """Committed rows that have been fetched, by key; None where there is none."""
@@ -66,16 +69,15 @@ class Base:
     def fetched(self, spec: TableSpec, rows: Mapping[Key, Row | None], *, exclusive: bool) -> None:
         """Note committed rows, each locked on the server if it is there."""
         table = self._of(spec)
-        for key, row in rows.items():
-            self._put(table.rows, key, row)
-            if row is None:
-                table.has_absent = True
-            if exclusive:
-                self._put(table.exclusive, key, True)
+        self._put(table.rows, rows)
+        if exclusive:
+            self._put(table.exclusive, dict.fromkeys(rows, True))
+        if not table.has_absent:
+            table.has_absent = None in rows.values()
 
     def written(self, spec: TableSpec, key: Key, row: Row | None) -> None:
         """Note what this hierarchy has made of a row at the server."""
-        self._put(self._tables[spec].rows, key, row)
+        self._put(self._tables[spec].rows, {key: row})
 
     def absent(self, but: Mapping[TableSpec, Collection[Key]]) -> dict[TableSpec, list[Key]]:
         """Keys that were read as absent, but not those of `but`, per table."""
@@ -104,11 +106,9 @@ class Base:
     def guarded(self, spec: TableSpec, keys: Iterable[Key] | None, *, exclusive: bool) -> None:
         """Note guards of keys, or with None the one of all keys of the table."""
         if keys is None:
-            self._put(self._guarded, spec, True)
-            return
-        guards = self._of(spec).guards
-        for key in keys:
-            self._put(guards, key, exclusive)
+            self._put(self._guarded, {spec: True})
+        else:
+            self._put(self._of(spec).guards, dict.fromkeys(keys, exclusive))
 
     def is_locked(self, spec: TableSpec) -> bool:
         """Whether the whole table is locked on the server."""
@@ -116,7 +116,7 @@ class Base:
 
     def locked(self, spec: TableSpec) -> None:
         """Note that the whole table is locked on the server."""
-        self._put(self._locked, spec, True)
+        self._put(self._locked, {spec: True})
 
     # -- taking back -----------------------------------------------------------------------
 
@@ -156,7 +156,7 @@ class Base:
             table = self._tables[spec] = _Table()
         return table
 
-    def _put(self, where: dict[Any, Any], key: Any, value: Any) -> None:
+    def _put(self, where: dict[K, V], what: Mapping[K, V]) -> None:
         if self._journal is not None:
-            self._journal.append((where, key, where.get(key, _NOTHING)))
-        where[key] = value
+            self._journal += [(where, key, where.get(key, _NOTHING)) for key in what]
+        where.update(what)

@@ -216,8 +216,9 @@ class Hierarchy:
         """Write set of a workspace against the committed rows."""
         with self.latch:
             return [
-                Change(spec, key, self.base.row(spec, key), new)
+                Change(spec, key, committed[key], new)
                 for spec, rows in workspace.items()
+                for committed in (self.base.of(spec),)
                 for key, new in rows.items()
             ]
 
