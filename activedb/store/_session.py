@@ -235,7 +235,7 @@ class Session(FlatTransaction):
         with self._latch:
             try:
                 last = None
-                if len(changes) == 1 and not durable and not lazily:
+                if len(changes) == 1 and not (self._flushed or durable or lazily):
                     last = changes[0]
                     self._store.trigger("before flush")
                 elif changes or durable:
@@ -253,9 +253,9 @@ class Session(FlatTransaction):
                     self._about_to_write(connection, [last])
                     self._store.trigger("inside flush")
                 self._store.trigger("before commit")
+                if last is not None:
+                    write_one(connection, last, last=True)
                 with naming(connection, "commit", self._flushed):  # deferred constraints
-                    if last is not None:
-                        write_one(connection, last, last=True)
                     self._store.commit(connection, lazily=lazily)
         except ConnectionLost as lost:
             self._settle(lost)

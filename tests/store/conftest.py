@@ -8,11 +8,29 @@ import pytest
 
 from activedb.store.embedded import EmbeddedServer
 from tests.servers import temporary_folder
+from tests.store.flushing import opened
 from tests.store.server_users import server_processes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from activedb.store import Store
+
+
+@pytest.fixture(params=["memory", "postgres"])
+def store(request: pytest.FixtureRequest) -> Iterator[Store]:
+    """An empty store, once in memory and once on Postgres."""
+    url = None if request.param == "memory" else request.getfixturevalue("postgres_url")
+    with opened(url) as store:
+        yield store
+
+
+@pytest.fixture
+def server(postgres_url: str) -> Iterator[Store]:
+    """An empty store on Postgres."""
+    with opened(postgres_url) as store:
+        yield store
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from activedb.errors import (
 )
 from activedb.store import Change, TableSpec
 from tests.databases import PATIENCE_S, in_thread, until
-from tests.store.flushing import opened, rows_of
+from tests.store.flushing import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,12 +28,6 @@ if TYPE_CHECKING:
     from activedb.store import Row, Session, Store
 
 pytestmark = pytest.mark.timeout(60)
-
-
-@pytest.fixture
-def server(postgres_url: str) -> Iterator[Store]:
-    with opened(postgres_url) as store:
-        yield store
 
 
 def counted(store: Store) -> TableSpec:

@@ -17,19 +17,11 @@ from tests.databases import PATIENCE_S, in_thread, until
 from tests.store.flushing import opened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from activedb.store import Session, Store
 
 pytestmark = pytest.mark.timeout(60)
 
 GROWN = 100_000
-
-
-@pytest.fixture
-def server(postgres_url: str) -> Iterator[Store]:
-    with opened(postgres_url) as store:
-        yield store
 
 
 def numbered(store: Store) -> TableSpec:

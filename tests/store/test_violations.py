@@ -39,30 +39,15 @@ from activedb.errors import (
 from activedb.store import Store
 from activedb.store._faults import translated
 from tests.databases import in_thread, until
-from tests.store.flushing import WriteSet, insert_rows, opened, rows_of
+from tests.store.flushing import WriteSet, insert_rows, rows_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    pass
 
 pytestmark = pytest.mark.timeout(30)
 
 MANY = 200
 FEW = 7
-
-
-@pytest.fixture(params=["memory", "postgres"])
-def store(request: pytest.FixtureRequest) -> Iterator[Store]:
-    """An empty store, once in memory and once on Postgres."""
-    url = None if request.param == "memory" else request.getfixturevalue("postgres_url")
-    with opened(url) as store:
-        yield store
-
-
-@pytest.fixture
-def server(postgres_url: str) -> Iterator[Store]:
-    """An empty store on Postgres."""
-    with opened(postgres_url) as store:
-        yield store
 
 
 def known(error: ConstraintViolation) -> tuple[str, str, dict[str, Any]]:

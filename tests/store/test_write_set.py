@@ -48,30 +48,15 @@ from sqlalchemy.types import UserDefinedType
 from activedb.errors import InvalidRow, SerializationConflict, UniqueViolation
 from activedb.store import Change, Row, Store, Tables, _bulk
 from activedb.store._write_set import write
-from tests.store.flushing import WriteSet, insert_rows, opened, rows_of
+from tests.store.flushing import WriteSet, insert_rows, rows_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
 pytestmark = pytest.mark.timeout(30)
 
 MANY = 200
 FEW = 7
-
-
-@pytest.fixture(params=["memory", "postgres"])
-def store(request: pytest.FixtureRequest) -> Iterator[Store]:
-    """An empty store, once in memory and once on Postgres."""
-    url = None if request.param == "memory" else request.getfixturevalue("postgres_url")
-    with opened(url) as store:
-        yield store
-
-
-@pytest.fixture
-def server(postgres_url: str) -> Iterator[Store]:
-    """An empty store on Postgres."""
-    with opened(postgres_url) as store:
-        yield store
 
 
 @pytest.fixture
