@@ -20,6 +20,7 @@ from tests.end_to_end.commands import ACTIVEDB, REPOSITORY, SECONDS_MAX, actived
 from tests.examples.replay_trading import read_bars, replay
 from tests.servers import fresh_database, temporary_folder
 
+pytestmark = pytest.mark.timeout(600)  # up to three runs of Spark
 TRADING = REPOSITORY / "examples" / "trading.py"
 
 JOB = """

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import threading
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -149,6 +150,8 @@ class Ground:
         Only waits that will go on for ever unless somebody ends: those in which the server has
         looked for a deadlock, and that are in none.
         """
+        if self.mode == "memory":
+            return {}
         rows = self._connection.execute(_WAITS, {"age_s": 2 * DEADLOCK_TIMEOUT_MS / 1_000}).all()
         graph = {pid: set(blockers) for pid, blockers, _ in rows}
         settled = {pid for pid, _, old in rows if old and not reaches(graph, pid, pid)}
@@ -156,6 +159,11 @@ class Ground:
             pid: {self._owners.get(blocker, "somebody") for blocker in graph[pid]}
             for pid in settled
         }
+
+    def backend_of(self, top: str) -> int | None:
+        """Return the server's number of the connection that a top-level transaction has last."""
+        owned = [pid for pid, owner in self._owners.items() if owner == top]
+        return owned[-1] if owned else None
 
     @contextlib.contextmanager
     def playing(self, top: str) -> Iterator[None]:
@@ -174,13 +182,20 @@ class Ground:
         def acquired() -> Any:
             connection = acquire()
             top = getattr(self._playing, "top", "somebody")
-            self._owners[store.backend_of(connection)] = top
+            number = store.backend_of(connection)
+            self._owners.pop(number, None)
+            self._owners[number] = top  # as the last one
             return connection
 
         store.acquire = acquired
 
     def kill(self) -> None:
-        """End the server's side of everything, after a scenario that failed."""
+        """End the server's side of everything, after a scenario that failed.
+
+        What hangs here hangs for ever; the interpreter must not wait for that when it ends.
+        """
+        for db in self.databases():
+            atexit.unregister(db._at_exit)
         if self.mode != "memory":
             pids = list(self._owners)
             self._connection.execute(
