@@ -6,7 +6,7 @@ import contextlib
 import secrets
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import MetaData, Table, select
+from sqlalchemy import MetaData, Table, select, text
 
 from activedb.config import Settings
 from activedb.store import Change, Key, Row, Store, Tables, TableSpec, open_store
@@ -73,6 +73,15 @@ class WriteSet:
             session.commit(self.changes, self.log)
         finally:
             session.close()
+
+
+def is_asleep(store: Store, backend: int | None) -> bool:
+    """Whether a process of the server sleeps; in a new transaction, each of which sees one state."""
+    query = text(
+        "SELECT count(*) FROM pg_stat_activity WHERE pid = :pid AND wait_event = 'PgSleep'"
+    )
+    with store.short() as connection:
+        return connection.scalar(query, {"pid": backend}) == 1
 
 
 def rows_of(store: Store, table: Table) -> list[dict[str, Any]]:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Self
 
 import psutil
 
+from tests.databases import PATIENCE_S
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
@@ -114,7 +116,7 @@ def postmaster(home: Path) -> psutil.Process:
     return psutil.Process(int((home / "data" / "postmaster.pid").read_text().split("\n", 1)[0]))
 
 
-def wait_until(condition: Callable[[], bool], wait_s_max: float = 20) -> None:
+def wait_until(condition: Callable[[], bool], wait_s_max: float = PATIENCE_S) -> None:
     """Return once a condition of other processes holds."""
     deadline_s = time.monotonic() + wait_s_max
     pause = threading.Event()

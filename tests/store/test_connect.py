@@ -11,9 +11,8 @@ from sqlalchemy import create_engine, make_url
 import activedb as adb
 from activedb.errors import ActiveDBError, ConfigurationError, InvalidURL, ServerUnreachable
 from activedb.store import _postgres
-from tests.databases import in_thread
+from tests.databases import PATIENCE_S, in_thread
 
-pytestmark = pytest.mark.timeout(30)
 SECRET = "s3cr3t"
 
 
@@ -98,7 +97,7 @@ def test_connect_fresh_drops_the_schema_and_no_other(database_url: str) -> None:
 
 def test_connect_from_many_threads_at_once_migrates_once(database_url: str) -> None:
     threads = [in_thread(adb.connect, database_url) for _ in range(6)]
-    databases = [thread.result(20) for thread in threads]
+    databases = [thread.result(PATIENCE_S) for thread in threads]
     for db in databases:
         db.close()
     engine = create_engine(database_url)
@@ -113,7 +112,7 @@ def test_connect_to_different_places_from_many_threads_migrates_each(database_ur
     threads = [
         in_thread(lambda n=n: adb.connect(database_url, db_schema=f"s{n}")) for n in range(6)
     ]
-    databases = [thread.result(20) for thread in threads]
+    databases = [thread.result(PATIENCE_S) for thread in threads]
     for db in databases:
         run = db.stream_run(db.stream("s", type="k", timestamp="t", types={"A": ()}))
         run.feed([adb.occurrence("A", timestamp=1)])

@@ -20,8 +20,6 @@ from activedb.store._system import system
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def described(engine: Engine) -> dict[str, object]:
     """Tables, columns, keys, indexes and constraints as the server knows them."""
@@ -76,21 +74,31 @@ OF_0001 = (
 """A row in each table of the first release."""
 
 
-def test_upgrade_from_the_release_before_keeps_its_rows(database_url: str) -> None:
+OF_0002 = (
+    *OF_0001,
+    "INSERT INTO activedb_owned_tables (name, epoch, owner) VALUES ('accounts', 3, 'me')",
+)
+"""And in each of the next revision."""
+
+
+@pytest.mark.parametrize(("revision", "rows"), [("0001", OF_0001), ("0002", OF_0002)])
+def test_upgrade_from_a_revision_before_keeps_its_rows(
+    database_url: str, revision: str, rows: tuple[str, ...]
+) -> None:
     engine = create_engine(database_url)
     config = Config()
     config.set_main_option("script_location", str(_migrations._folder()))
     config.attributes["version_table"] = "activedb_version"
     with engine.begin() as connection:
         config.attributes["connection"] = connection
-        command.upgrade(config, "0001")
-        for statement in OF_0001:
+        command.upgrade(config, revision)
+        for statement in rows:
             connection.exec_driver_sql(statement)
         tables = MetaData()
         tables.reflect(connection)
         before = {t.name: connection.execute(t.select()).all() for t in tables.sorted_tables}
-    assert all(len(rows) == 1 for rows in before.values())
-    assert len(before) == len(OF_0001) + 1  # the version table
+    assert all(len(found) == 1 for found in before.values())
+    assert len(before) == len(rows) + 1  # the version table
     adb.connect(database_url).close()
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"version_table": "activedb_version"})

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     import activedb as adb
 
-pytestmark = pytest.mark.timeout(20)
-
 
 @pytest.fixture(params=["memory", "postgres"])
 def db(request: pytest.FixtureRequest) -> Iterator[adb.Database]:

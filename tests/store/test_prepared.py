@@ -19,8 +19,6 @@ from tests.store.flushing import opened
 if TYPE_CHECKING:
     from activedb.store import Session, Store
 
-pytestmark = pytest.mark.timeout(60)
-
 GROWN = 100_000
 
 

@@ -40,12 +40,17 @@ from activedb.errors import (
     UnsupportedStatement,
 )
 from lockmgr import LockManager, LockTable
-from tests.databases import PATIENCE_S, Place, in_thread, until
+from tests.databases import (
+    PATIENCE_S,
+    Place,
+    in_thread,
+    lock_waits,
+    until,
+    waits_at_the_server,
+)
 
 if TYPE_CHECKING:
     import activedb as adb
-
-pytestmark = pytest.mark.timeout(20)
 
 
 @pytest.fixture
@@ -151,7 +156,7 @@ def test_numbers_are_never_given_twice(db: adb.Database) -> None:
         return [int(db.run(lambda t: t.insert(table, {"x": 0}))["id"]) for _ in range(5)]
 
     threads = [in_thread(insert_some) for _ in range(4)]
-    numbers = [n for thread in threads for n in thread.result(10)]
+    numbers = [n for thread in threads for n in thread.result(PATIENCE_S)]
     assert len(set(numbers)) == 20
     with db.transaction() as t:
         assert t.query(select(func.count()).select_from(table)) == [(20,)]
@@ -419,10 +424,6 @@ def test_absence_that_a_plain_program_ended_is_a_conflict(where: Place) -> None:
         assert t.query(select(mine)) == [(1, 2)]
 
 
-def waits_at_the_server(db: adb.Database) -> bool:
-    return any(backend.blockers for backend in db._store.backends())
-
-
 def test_counter_in_two_processes_loses_nothing(where: Place) -> None:
     if where.is_memory:
         pytest.skip("memory belongs to one process")
@@ -448,7 +449,7 @@ def test_counter_in_two_processes_loses_nothing(where: Place) -> None:
 
     threads = [in_thread(count, db) for db in (one, other) for _ in range(2)]
     for thread in threads:
-        thread.result(15)
+        thread.result(PATIENCE_S)
     with other.transaction() as t:
         assert t.get(tables[other], 1) == {"id": 1, "v": 100}
 
@@ -457,11 +458,11 @@ def test_scan_keeps_another_process_from_inserting(where: Place) -> None:
     one, other, mine, yours = two(where)
     with one.transaction() as t:
         assert t.query(select(func.count()).select_from(mine)) == [(0,)]
+        before = lock_waits(other)
         inserter = in_thread(other.run, lambda u: u.insert(yours, {"id": 1}))
-        with pytest.raises(TimeoutError):
-            inserter.result(0.2)
+        until(lambda: lock_waits(other) > before or waits_at_the_server(one))
         assert t.query(select(func.count()).select_from(mine)) == [(0,)]
-    inserter.result(5)
+    inserter.result(PATIENCE_S)
 
 
 def test_list_changed_in_place_is_not_the_row_until_it_is_written(where: Place) -> None:

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     import activedb as adb
     from tests.databases import Place
 
-pytestmark = pytest.mark.timeout(30)
-
 UTC = datetime.UTC
 
 

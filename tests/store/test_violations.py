@@ -38,13 +38,11 @@ from activedb.errors import (
 )
 from activedb.store import Store
 from activedb.store._faults import translated
-from tests.databases import in_thread, until
-from tests.store.flushing import WriteSet, insert_rows, rows_of
+from tests.databases import PATIENCE_S, in_thread, until
+from tests.store.flushing import WriteSet, insert_rows, is_asleep, rows_of
 
 if TYPE_CHECKING:
     pass
-
-pytestmark = pytest.mark.timeout(30)
 
 MANY = 200
 FEW = 7
@@ -334,16 +332,11 @@ def test_statement_that_is_cancelled_is_no_lost_connection(server: Store) -> Non
                 connection.execute(text("SELECT pg_sleep(30)"))
 
         sleeping = in_thread(sleep)
+        until(lambda: is_asleep(server, number))
         with server.short() as other:
-            until(
-                lambda: other.scalar(
-                    text("SELECT wait_event = 'PgSleep' FROM pg_stat_activity WHERE pid = :pid"),
-                    {"pid": number},
-                )
-            )
             other.execute(text("SELECT pg_cancel_backend(:pid)"), {"pid": number})
         with pytest.raises(StatementCancelled, match="sleep"):
-            sleeping.result(10)
+            sleeping.result(PATIENCE_S)
 
 
 @pytest.mark.parametrize("count", [1, MANY])
@@ -371,14 +364,12 @@ def test_transaction_that_idles_too_long_is_a_lost_connection(server: Store) -> 
     with server.engine.connect() as connection:
         number = connection.scalar(text("SELECT pg_backend_pid()"))
         connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = 1"))
-        with server.short() as other:
-            until(
-                lambda: (
-                    not other.scalar(
-                        text("SELECT count(*) FROM pg_stat_activity WHERE pid = :pid"),
-                        {"pid": number},
-                    )
-                )
-            )
+
+        def is_gone() -> bool:
+            with server.short() as other:  # a transaction sees one state
+                query = text("SELECT count(*) FROM pg_stat_activity WHERE pid = :pid")
+                return other.scalar(query, {"pid": number}) == 0
+
+        until(is_gone)
         with pytest.raises(ConnectionLost, match="look"), translated("look"):
             connection.execute(text("SELECT 1"))

@@ -53,8 +53,6 @@ from tests.store.flushing import WriteSet, insert_rows, rows_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-pytestmark = pytest.mark.timeout(30)
-
 MANY = 200
 FEW = 7
 

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-pytestmark = pytest.mark.timeout(120)
-
 IDS = st.integers(0, 4)
 MAYBE_ID = st.sampled_from([None, 0, 1, 2, 3, 4])
 NAMES = st.sampled_from([None, "a", "b", "c"])

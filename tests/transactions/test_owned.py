@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     import activedb as adb
     from tests.databases import Place
 
-pytestmark = pytest.mark.timeout(60)
-
 
 def declare(db: adb.Database) -> Table:
     table = Table(
