@@ -1,10 +1,43 @@
-"""Coupling modes as pure logic: who runs when, relative to the triggering transaction.
+"""Coupling as pure logic: who runs when and where, and who depends on whom.
 
 Standard library only; no threads, no store. See ``README.md`` in this folder.
 """
 
 from coupling._cycles import CycleBoundReached, DeferredCycles
-from coupling._modes import Coupling
+from coupling._dependencies import DependencyGraph
+from coupling._kinds import DependencyKind
+from coupling._modes import ConditionAction, Coupling, Durability, Start
 from coupling._order import priority_groups
+from coupling._plan import Plan, Planned, Role, plan
+from coupling._replies import (
+    Answer,
+    Consequences,
+    Dependency,
+    DependencyCycle,
+    DependencyError,
+    DependencyUsageError,
+    Verdict,
+)
 
-__all__ = ["Coupling", "CycleBoundReached", "DeferredCycles", "priority_groups"]
+__all__ = [
+    "Answer",
+    "ConditionAction",
+    "Consequences",
+    "Coupling",
+    "CycleBoundReached",
+    "DeferredCycles",
+    "Dependency",
+    "DependencyCycle",
+    "DependencyError",
+    "DependencyGraph",
+    "DependencyKind",
+    "DependencyUsageError",
+    "Durability",
+    "Plan",
+    "Planned",
+    "Role",
+    "Start",
+    "Verdict",
+    "plan",
+    "priority_groups",
+]

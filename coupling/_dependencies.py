@@ -1,0 +1,230 @@
+"""Dependencies between live transactions: who may go on, who waits, who must abort."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Final, Generic, TypeVar
+
+from coupling._kinds import DependencyKind
+from coupling._replies import Answer, Consequences, Dependency, DependencyUsageError, Verdict
+from coupling._structures import Edge, Node, Phase, hand_over, holding, tie, untie
+from coupling._wait_cycles import refuse_cycle
+
+__all__ = ["DependencyGraph"]
+
+T = TypeVar("T", bound=Hashable)
+
+_HAS_BEGUN: Final = (Phase.ACTIVE, Phase.COMMITTING, Phase.LEAVING)
+_MAY_HAVE_CHILDREN: Final = (Phase.ACTIVE, Phase.COMMITTING)
+
+
+class DependencyGraph(Generic[T]):
+    """The dependencies between live transactions, and what follows from them.
+
+    A transaction is any hashable name. It is `add`-ed, attempts to `begin` and to `commit`, and
+    is gone when its end is told with `committed` or `aborted`. A child has the two dependencies
+    of every subtransaction by itself: it depends on its parent weakly (WD), its parent on its
+    commit (CD).
+
+    A dependency on a subtransaction is one on its whole line: at its commit the dependency is
+    handed over to its parent, and ends only with the top-level transaction, or below the first
+    superior that both have in common (whose abort undoes both, so that nothing more can come in
+    between).
+
+    No threads, no clock; the caller sees to it that calls come one after another. A call that
+    raises has changed nothing.
+
+    Notes
+    -----
+    `begin`, `commit`, `committed` and `aborted` are O(dependencies of that transaction), `add` is
+    O(depth). `depend` is O(depth of both) when nobody depends on the dependent yet, else O(graph)
+    at most.
+    """
+
+    __slots__ = ("_nodes",)
+
+    def __init__(self) -> None:
+        self._nodes: dict[T, Node[T]] = {}
+
+    # -- what there is ---------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """Count the live transactions."""
+        return len(self._nodes)
+
+    def __contains__(self, name: object) -> bool:
+        """Tell whether a transaction is in the graph: added, and not ended."""
+        return name in self._nodes
+
+    def dependencies(self) -> tuple[Dependency[T], ...]:
+        """Return all dependencies that still count, by dependent, oldest first. O(graph)."""
+        return tuple(edge.shown() for node in self._nodes.values() for edge in node.needs)
+
+    def waits(self) -> tuple[Dependency[T], ...]:
+        """Return those for which somebody waits now: edges for a deadlock detector. O(graph)."""
+        return tuple(edge for name in self._nodes for edge in self.waits_of(name))
+
+    def waits_of(self, name: T) -> tuple[Dependency[T], ...]:
+        """Return those for which this transaction waits now; none if it does not wait."""
+        node = self._live(name)
+        if node.because or node.phase not in (Phase.BEGINNING, Phase.COMMITTING):
+            return ()
+        return tuple(edge.shown() for edge in holding(node))
+
+    # -- what is added ---------------------------------------------------------------------
+
+    def add(self, name: T, *, parent: T | None = None) -> None:
+        """Add a transaction that has not begun yet; with `parent`, a subtransaction.
+
+        Raises
+        ------
+        DependencyUsageError
+            If the name is taken by a live one, or the parent is not live, has not begun or has
+            been let commit.
+        """
+        if name in self._nodes:
+            raise DependencyUsageError(f"transaction {name} is in the graph already")
+        over = None if parent is None else self._live(parent)
+        if over is not None and over.phase not in _MAY_HAVE_CHILDREN:
+            raise DependencyUsageError(
+                f"transaction {parent} {over.phase.value}: {name} cannot become its child"
+            )
+        node = self._nodes[name] = Node(name, over)
+        if over is not None:
+            tie(Edge(node, DependencyKind.WD, over))
+            tie(Edge(over, DependencyKind.CD, node))
+
+    def depend(self, dependent: T, kind: DependencyKind, on: T) -> None:
+        """Let `dependent` depend on `on`; nothing happens if it does already.
+
+        Raises
+        ------
+        DependencyCycle
+            If each of several transactions would have to wait for the next one's end.
+        DependencyUsageError
+            If one of the two is not live, if they are the same, or if it is too late: the
+            dependent has begun (for SQD) or has been let commit.
+        """
+        below, above = self._live(dependent), self._live(on)
+        if below is above:
+            raise DependencyUsageError(f"transaction {dependent} cannot depend on itself")
+        late = below.phase is Phase.LEAVING or (kind.holds_begin and below.phase in _HAS_BEGUN)
+        if late:
+            raise DependencyUsageError(
+                f"transaction {dependent} {below.phase.value}: too late for {kind} on {on}"
+            )
+        if (dependent, kind) in above.dependents:
+            return
+        edge = Edge(below, kind, above)
+        if kind.waits:
+            refuse_cycle(edge)
+        tie(edge)
+
+    # -- attempts --------------------------------------------------------------------------
+
+    def begin(self, name: T) -> Verdict[T]:
+        """Attempt to begin; after `Answer.GO` the transaction is active.
+
+        Raises
+        ------
+        DependencyUsageError
+            If it is not live, or has begun before.
+        """
+        node = self._live(name)
+        if node.phase in _HAS_BEGUN:
+            raise DependencyUsageError(f"transaction {name} has begun before")
+        return _attempt(node, waiting=Phase.BEGINNING, done=Phase.ACTIVE, held=node.begin_held)
+
+    def commit(self, name: T) -> Verdict[T]:
+        """Attempt to commit; after `Answer.GO` the caller does it and then tells `committed`.
+
+        Until it tells, another end may still make the transaction abort (WD).
+
+        Raises
+        ------
+        DependencyUsageError
+            If it is not live, or has not begun.
+        """
+        node = self._live(name)
+        if node.phase not in _HAS_BEGUN:
+            raise DependencyUsageError(f"transaction {name} {node.phase.value}: it cannot commit")
+        return _attempt(node, waiting=Phase.COMMITTING, done=Phase.LEAVING, held=node.commit_held)
+
+    # -- ends ------------------------------------------------------------------------------
+
+    def committed(self, name: T) -> Consequences[T]:
+        """Take note of a commit, which `commit` or ``may_commit`` has allowed.
+
+        Raises
+        ------
+        DependencyUsageError
+            If it is not live, was not let commit, or must abort.
+        """
+        node = self._live(name)
+        if node.because:
+            raise DependencyUsageError(f"transaction {name} must abort: {node.because[0]}")
+        if node.phase is not Phase.LEAVING:
+            raise DependencyUsageError(f"transaction {name} {node.phase.value}: ask to commit")
+        return self._end(node, committed=True)
+
+    def aborted(self, name: T) -> Consequences[T]:
+        """Take note of an abort. An abort waits for nobody, in any state before the end.
+
+        Raises
+        ------
+        DependencyUsageError
+            If it is not live.
+        """
+        return self._end(self._live(name), committed=False)
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _live(self, name: T) -> Node[T]:
+        node = self._nodes.get(name)
+        if node is None:
+            raise DependencyUsageError(
+                f"transaction {name} is not in the graph: it was never added, or has ended"
+            )
+        return node
+
+    def _end(self, node: Node[T], *, committed: bool) -> Consequences[T]:
+        del self._nodes[node.name]
+        for edge in node.needs:
+            del edge.on.dependents[node.name, edge.kind]
+        must_abort, handed_over = [], []
+        touched: dict[Node[T], None] = {}
+        for edge in node.dependents.values():
+            dependent = edge.dependent
+            if committed and edge.last is not node:
+                if hand_over(edge):
+                    handed_over.append(edge.shown())
+                continue
+            shown = edge.shown()
+            untie(edge)
+            touched[dependent] = None
+            if edge.kind.aborts_dependent(committed=committed):
+                if not dependent.because:
+                    must_abort.append(shown)
+                dependent.because.append(shown)
+        may_begin, may_commit = [], []
+        for dependent in touched:
+            if dependent.because:
+                continue
+            if dependent.phase is Phase.BEGINNING and not dependent.begin_held:
+                dependent.phase = Phase.ACTIVE
+                may_begin.append(dependent.name)
+            elif dependent.phase is Phase.COMMITTING and not dependent.commit_held:
+                dependent.phase = Phase.LEAVING
+                may_commit.append(dependent.name)
+        return Consequences(
+            tuple(must_abort), tuple(may_begin), tuple(may_commit), tuple(handed_over)
+        )
+
+
+def _attempt(node: Node[T], *, waiting: Phase, done: Phase, held: int) -> Verdict[T]:
+    if node.because:
+        return Verdict(Answer.ABORT, tuple(node.because))
+    node.phase = waiting if held else done
+    if held:
+        return Verdict(Answer.WAIT, tuple(edge.shown() for edge in holding(node)))
+    return Verdict(Answer.GO)
