@@ -76,7 +76,7 @@ class WriteSet:
 
 
 def is_asleep(store: Store, backend: int | None) -> bool:
-    """Whether a process of the server sleeps; in a new transaction, each of which sees one state."""
+    """Whether a process of the server sleeps; a transaction sees one state, so in a new one."""
     query = text(
         "SELECT count(*) FROM pg_stat_activity WHERE pid = :pid AND wait_event = 'PgSleep'"
     )
