@@ -1,0 +1,207 @@
+"""Axiom 11: no transaction that commits is in a cycle of conflicts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TypeAlias
+
+from coupling.acta._axioms import Violation
+from coupling.acta._events import Operation
+from coupling.acta._history import History
+from coupling.acta._lives import Lives
+
+__all__ = ["check_serial"]
+
+_Vertex: TypeAlias = int | str
+"""A transaction, or (text) a phase, by which many edges become few."""
+_Graph: TypeAlias = dict[_Vertex, dict[_Vertex, tuple[int, ...]]]
+"""Vertex to successors, each with positions of operations that make the edge."""
+
+
+def check_serial(
+    history: History, lives: Lives, aborted_at: Mapping[int, int]
+) -> Iterator[Violation]:
+    """Find the cycles.
+
+    Two conflicting operations of transactions of which none is the other's superior order, in the
+    sphere of their nearest common superior, the two children of it above them; without a common
+    superior, the two top-level transactions. What is undone counts for nothing. O(n · depth ·
+    length of paths), if no transaction writes into what many of its siblings have read whole.
+    """
+    graph: _Graph = {}
+    groups: dict[tuple[int | None, tuple[str, ...]], _Accesses] = {}
+    only: dict[int | None, bool] = {}
+    for position, event in enumerate(history.events):
+        if not isinstance(event, Operation) or position in aborted_at:
+            continue
+        path = event.object
+        for life in lives.line(event.by):
+            above = life.parent if life.parent in lives.of else None
+            if above not in only:
+                only[above] = above is not None and len(lives.of[above].inferiors) < 2
+            if only[above]:
+                continue
+            for length in range(1, len(path) + 1):
+                key = (above, path[:length])
+                accesses = groups.get(key)
+                if accesses is None:
+                    accesses = groups[key] = _Accesses(graph, f"{len(groups)}")
+                accesses.add(life.id, position, reads=event.is_read, whole=length == len(path))
+    for component in _components(graph):
+        committed = [v for v in component if isinstance(v, int) and lives.of[v].commits]
+        if committed:
+            start = min(committed)
+            cycle, positions = _cycle(graph, start, component)
+            names = " → ".join(map(str, [*cycle, start]))
+            yield Violation(
+                11,
+                start,
+                f"transaction {start} commits and is in the cycle of conflicts {names}",
+                positions,
+            )
+
+
+class _Accesses:
+    """Who of some siblings has used an object, so far as later ones conflict with it.
+
+    Four sorts, which conflict as lock modes do: of the object as a whole S and X, of what is
+    inside it IS and IX. Edges that others imply are left out:
+
+    * After an X everybody conflicts with that one, and it with all before: so those are forgotten.
+    * S and IX come in phases. Of the last phase of each, every one is before every one of the next
+      phase of the other. A vertex of its own between the two stands for these edges.
+    """
+
+    __slots__ = ("_graph", "_is", "_ix", "_name", "_phase", "_phases", "_s", "_x")
+
+    def __init__(self, graph: _Graph, name: str):
+        self._graph = graph
+        self._name = name
+        self._is: dict[int, int] = {}
+        self._s: dict[int, int] = {}
+        self._ix: dict[int, int] = {}
+        self._x: tuple[int, int] | None = None
+        self._phase = ""
+        self._phases = 0
+
+    def add(self, id: int, position: int, *, reads: bool, whole: bool) -> None:
+        """One more operation."""
+        if whole and not reads:
+            self._exclusive(id, position)
+        elif whole:
+            if self._phase != "s":
+                self._begin("s")
+                self._s = {}
+            self._shared(id, position, self._s, self._ix)
+        elif not reads:
+            if self._phase != "ix":
+                self._begin("ix")
+                self._ix = {}
+            self._shared(id, position, self._ix, self._s)
+        elif id not in self._is:
+            self._is[id] = position
+            if self._x is not None:
+                self._edge(*self._x, id, position)
+
+    def _begin(self, phase: str) -> None:
+        self._phase = phase
+        self._phases += 1
+
+    def _shared(self, id: int, position: int, mine: dict[int, int], others: dict[int, int]) -> None:
+        if id in mine:
+            return
+        mine[id] = position
+        if self._x is not None:
+            self._edge(*self._x, id, position)
+        if id in others:  # by way of the phase it would be before itself
+            for other, before in others.items():
+                self._edge(other, before, id, position)
+        elif others:
+            self._link(self._vertex(self._phases - 1), id, (position,))
+        self._link(id, self._vertex(self._phases), (position,))
+
+    def _exclusive(self, id: int, position: int) -> None:
+        if self._x is not None:
+            self._edge(*self._x, id, position)
+        for before in (self._is, self._s, self._ix):
+            for other, other_position in before.items():
+                self._edge(other, other_position, id, position)
+        self._is, self._s, self._ix = {}, {}, {}
+        self._x = (id, position)
+        self._begin("")
+
+    def _vertex(self, phase: int) -> str:
+        return f"{self._name}/{phase}"
+
+    def _edge(self, one: int, before: int, other: int, after: int) -> None:
+        if one != other:
+            self._link(one, other, (before, after))
+
+    def _link(self, one: _Vertex, other: _Vertex, positions: tuple[int, ...]) -> None:
+        self._graph.setdefault(one, {}).setdefault(other, positions)
+
+
+def _components(graph: _Graph) -> Iterator[list[_Vertex]]:
+    """Strongly connected components of more than one vertex. O(edges) (Tarjan 1972)."""
+    index: dict[_Vertex, int] = {}
+    low: dict[_Vertex, int] = {}
+    stack: list[_Vertex] = []
+    on_stack: set[_Vertex] = set()
+    for root in graph:
+        if root in index:
+            continue
+        index[root] = low[root] = len(index)
+        stack.append(root)
+        on_stack.add(root)
+        work = [(root, iter(graph[root]))]
+        while work:
+            vertex, rest = work[-1]
+            for target in rest:
+                if target not in index:
+                    index[target] = low[target] = len(index)
+                    stack.append(target)
+                    on_stack.add(target)
+                    work.append((target, iter(graph.get(target, ()))))
+                    break
+                if target in on_stack:
+                    low[vertex] = min(low[vertex], index[target])
+            else:
+                work.pop()
+                if work:
+                    above = work[-1][0]
+                    low[above] = min(low[above], low[vertex])
+                if low[vertex] == index[vertex]:
+                    component: list[_Vertex] = []
+                    while not component or component[-1] != vertex:
+                        component.append(stack.pop())
+                    on_stack.difference_update(component)
+                    if len(component) > 1:
+                        yield component
+
+
+def _cycle(
+    graph: _Graph, start: int, component: list[_Vertex]
+) -> tuple[list[int], tuple[int, ...]]:
+    """A shortest cycle through `start`: its transactions, and positions of its operations."""
+    inside = set(component)
+    came: dict[_Vertex, _Vertex] = {}
+    queue: list[_Vertex] = [start]
+    for vertex in queue:  # grows while it is walked
+        for target in graph.get(vertex, ()):
+            if target in inside and target not in came:
+                came[target] = vertex
+                if target == start:
+                    queue.clear()
+                    break
+                queue.append(target)
+    cycle: list[int] = []
+    positions: set[int] = set()
+    after: _Vertex = start
+    while True:
+        before = came[after]
+        positions.update(graph[before][after])
+        after = before
+        if isinstance(after, int):
+            cycle.append(after)
+        if after == start:
+            return cycle[::-1], tuple(sorted(positions))

@@ -1,0 +1,162 @@
+"""The auditor against random histories: legal, changed, lawless; and a large one against time."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+
+import pytest
+
+from coupling.acta import (
+    AXIOMS,
+    Begin,
+    Commit,
+    Delegate,
+    Event,
+    History,
+    Operation,
+    OperationKind,
+    Spawn,
+    SpawnMode,
+    audit,
+)
+from tests.coupling.acta_histories import OBJECTS, legal_history
+from tests.coupling.acta_mutations import KINDS, mutated
+from tests.coupling.acta_naive import Naive
+
+SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
+SEED = int(os.environ["ACTIVEDB_TEST_SEED"])
+
+
+def seeds(count: int) -> range:
+    return range(SEED, SEED + count * SCALE)
+
+
+def found(history: History) -> set[tuple[int, int]]:
+    return {(violation.axiom, violation.transaction) for violation in audit(history)}
+
+
+def shown(history: History, seed: int) -> str:
+    return f"seed {seed}\n" + "\n".join(history.lines())
+
+
+def test_audit_of_random_legal_histories_finds_nothing() -> None:
+    modes: set[SpawnMode] = set()
+    for seed in seeds(300):
+        history = legal_history(seed)
+        assert audit(history) == [], shown(history, seed)
+        modes |= {event.mode for event in history.events if isinstance(event, Spawn)}
+    assert modes == set(SpawnMode)
+
+
+def test_audit_of_changed_histories_finds_what_the_formulas_say() -> None:
+    caught: set[str] = set()
+    axioms: set[int] = set()
+    for seed in seeds(400):
+        chance = random.Random(seed)
+        history = legal_history(seed, 40)
+        kind, history = mutated(history, chance)
+        if chance.random() < 0.3:
+            _, history = mutated(history, chance)
+        naive = Naive(history)
+        if naive.has_circles():
+            audit(history)  # the formulas have no meaning then, but there is an end
+            continue
+        expected = naive.violations()
+        assert found(history) == expected, shown(history, seed)
+        if expected:
+            caught.add(kind)
+            axioms |= {axiom for axiom, _ in expected}
+    assert caught == set(KINDS)
+    assert len(axioms) > 20
+
+
+def lawless(seed: int) -> History:
+    """Transactions that live as they should and work without any locks or order."""
+    chance = random.Random(seed)
+    events: list[Event] = [Begin(1), Begin(2)]
+    ids = [1, 2]
+    for id in range(3, chance.randrange(4, 9)):
+        parent = chance.choice(ids)
+        mode = chance.choice([SpawnMode.IMMEDIATE, SpawnMode.DEFERRED])
+        priority, cycle = chance.choice([None, 0, 1, 2]), None
+        if mode is SpawnMode.DEFERRED:
+            cycle = chance.choice([None, 0, 1])
+        events.append(Spawn(parent, id, mode, parent, priority, cycle))
+        ids.append(id)
+    parents = {e.child: e.parent for e in events if isinstance(e, Spawn)}
+    for number in range(1, chance.randrange(2, 30)):
+        kind = chance.choice(list(OperationKind))
+        events.append(Operation(chance.choice(ids), number, kind, chance.choice(OBJECTS)))
+    for id in reversed(ids):
+        parent = parents.get(id)
+        events += [Commit(id)] if parent is None else [Delegate(id, parent), Commit(id)]
+    return History(tuple(events))
+
+
+def test_audit_of_lawless_histories_finds_what_the_formulas_say() -> None:
+    axioms: set[int] = set()
+    for seed in seeds(400):
+        history = lawless(seed)
+        expected = Naive(history).violations()
+        assert found(history) == expected, shown(history, seed)
+        axioms |= {axiom for axiom, _ in expected}
+    assert axioms == {9, 11, 17, 25, 27, 28, 29, 30}
+    assert axioms < AXIOMS.keys()
+
+
+def hot_rows() -> History:
+    events: list[Event] = []
+    chance = random.Random(SEED)
+    number = id = 0
+    while len(events) < 100_000:
+        id += 1
+        top = id
+        events.append(Begin(top))
+        for _ in range(3):
+            id += 1
+            events.append(Spawn(top, id, SpawnMode.IMMEDIATE, top))
+            for _ in range(4):
+                number += 1
+                kind = chance.choice(list(OperationKind))
+                path = (
+                    ("a",) if chance.random() < 0.05 and kind == "read" else ("a", str(number % 50))
+                )
+                events.append(Operation(id, number, kind, path))
+            events += [Delegate(id, top), Commit(id)]
+        events.append(Commit(top))
+    return History(tuple(events))
+
+
+def many_siblings() -> History:
+    events: list[Event] = [Begin(1)]
+    for id in range(2, 20_002):
+        path = ("a", str(id % 7))
+        events += [
+            Spawn(1, id, SpawnMode.IMMEDIATE, 1, priority=-id),
+            Operation(id, 2 * id, OperationKind.READ, path),
+            Operation(id, 2 * id + 1, OperationKind.WRITE, path),
+            Delegate(id, 1),
+            Commit(id),
+        ]
+    return History((*events, Commit(1)))
+
+
+def scans_then_writes() -> History:
+    events: list[Event] = []
+    for id in range(1, 33_000):
+        read = id < 16_000
+        path = ("a",) if read else ("a", str(id % 99))
+        kind = OperationKind.READ if read else OperationKind.WRITE
+        events += [Begin(id), Operation(id, id, kind, path), Commit(id)]
+    return History(tuple(events))
+
+
+@pytest.mark.parametrize("make", [hot_rows, many_siblings, scans_then_writes])
+def test_audit_of_a_hundred_thousand_events_takes_seconds(make) -> None:
+    history = make()
+    assert len(history) >= 98_000
+    began = time.process_time()
+    assert audit(history) == []
+    assert time.process_time() - began < 20  # 2 s on one core of 2023
