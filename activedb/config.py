@@ -74,6 +74,12 @@ class Settings(BaseSettings):
         How deep rules may trigger rules.
     batch_events_max : int
         Events in one atomic batch.
+    recording : str
+        Whether ``db.history()`` tells what transactions did: ``off``, ``sampled`` or ``full``.
+    recording_one_in : int
+        When sampled: of how many top-level transactions one is recorded, with its inferiors.
+    recording_events_max : int
+        Events that are kept; for more, whole hierarchies are dropped, the oldest first.
     """
 
     model_config = SettingsConfigDict(
@@ -101,6 +107,9 @@ class Settings(BaseSettings):
     cycles_max: int = Field(default=100, ge=1)
     cascade_max: int = Field(default=64, ge=1)
     batch_events_max: int = Field(default=2_000, ge=1)
+    recording: Literal["off", "sampled", "full"] = "off"
+    recording_one_in: int = Field(default=100, ge=1)
+    recording_events_max: int = Field(default=100_000, ge=1)
 
     @classmethod
     def load(cls, **overrides: Any) -> Self:

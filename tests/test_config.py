@@ -43,6 +43,9 @@ def test_settings_without_any_source_are_the_defaults() -> None:
         "cycles_max": 100,
         "cascade_max": 64,
         "batch_events_max": 2_000,
+        "recording": "off",
+        "recording_one_in": 100,
+        "recording_events_max": 100_000,
     }
 
 

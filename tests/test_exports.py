@@ -8,6 +8,7 @@ import pytest
 
 PACKAGES = (
     "activedb",
+    "activedb.analysis",
     "activedb.cli",
     "activedb.demo",
     "activedb.engine",
@@ -18,6 +19,7 @@ PACKAGES = (
     "activedb.streams",
     "activedb.transactions",
     "coupling",
+    "coupling.acta",
     "lockmgr",
     "spark_bridge",
 )

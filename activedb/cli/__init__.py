@@ -1,4 +1,4 @@
-"""The command line: ``activedb run``, ``activedb demo``, ``activedb migrate``."""
+"""The command line: ``activedb run``, ``demo``, ``migrate``, ``audit``, ``rules``."""
 
 from activedb.cli._main import main
 

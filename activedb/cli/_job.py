@@ -15,7 +15,7 @@ from activedb.engine import Database
 from activedb.errors import ActiveDBError, ConfigurationError, DefinitionError
 from activedb.streams import Stream
 
-__all__ = ["Options", "feed_stream", "run_job"]
+__all__ = ["Options", "databases_of", "feed_stream", "run_job"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +96,7 @@ def _feed_class() -> Any:
 
 
 def _load(options: Options) -> tuple[Database, Stream]:
-    module = _execute(options.file)
-    databases = [value for value in vars(module).values() if isinstance(value, Database)]
-    if not databases:
-        raise DefinitionError(f"{options.file} has no database; write db = activedb.connect()")
+    databases = databases_of(options.file)
     streams = {s.name: (db, s) for db in databases for s in db.streams}
     names = ", ".join(streams) or "none"
     if options.stream is not None:
@@ -114,6 +111,20 @@ def _load(options: Options) -> tuple[Database, Stream]:
             f"with --stream; it has: {names}"
         )
     return next(iter(streams.values()))
+
+
+def databases_of(file: Path) -> list[Database]:
+    """Run a user's file; the databases that it makes, each once.
+
+    Raises
+    ------
+    ConfigurationError, DefinitionError
+        If it cannot be run, or makes none.
+    """
+    found = [value for value in vars(_execute(file)).values() if isinstance(value, Database)]
+    if not found:
+        raise DefinitionError(f"{file} has no database; write db = activedb.connect()")
+    return list(dict.fromkeys(found))
 
 
 def _execute(file: Path) -> Any:

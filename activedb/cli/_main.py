@@ -4,7 +4,8 @@
 status     meaning
 ========== ======================================================================
 0          done
-1          the run failed, or (demo) the outcome disagrees with the recount
+1          the run failed, (demo) the outcome disagrees with the recount, (audit) violations,
+           (rules analyze --strict) findings
 2          wrong usage, configuration or definition
 3          no database server answers
 130        interrupted
@@ -23,9 +24,11 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
+from activedb.cli._audit import run_audit
 from activedb.cli._demo import run_demo
 from activedb.cli._job import Options, run_job
 from activedb.cli._report import Reporter
+from activedb.cli._rules import app as rules
 from activedb.engine import connect
 from activedb.errors import (
     ActiveDBError,
@@ -46,6 +49,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(rules, name="rules")
 
 Url = Annotated[
     str | None,
@@ -115,6 +119,20 @@ def migrate(url: Url = None, show_traceback: Trace = False) -> None:
     """Bring activedb's own tables in the database to the newest version."""
     connect(url).close()
     typer.echo("activedb's tables are up to date")
+
+
+@app.command()
+def audit(
+    file: Annotated[Path, typer.Argument(help="A recorded history: JSON lines.")],
+    as_json: Json = False,
+    show_traceback: Trace = False,
+) -> None:
+    """Check a recorded history of transactions against the axioms of rule execution.
+
+    Exits with 0 if it obeys all of them, with 1 if not, with 2 if FILE is no history.
+    """
+    if not run_audit(file, Reporter(as_json=as_json)):
+        raise typer.Exit(1)
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.status import Status
 from rich.table import Table
+from rich.text import Text
 
 from activedb.engine import Database, StreamRun
 
@@ -99,13 +100,17 @@ class Reporter:
     def progress(self, db: Database, run: StreamRun, events: int) -> None:
         """Count `events` more, which are durable now."""
         self._events += events
-        now = time.monotonic()
         counts = db.counters()
-        rate = self._events / max(now - self._began, 1e-9)
+        rate = self._events / max(time.monotonic() - self._began, 1e-9)
         text = (
             f"{self._events:,} events done, {run.waiting:,} waiting, "
             f"{counts.get('rules_fired', 0):,} rules fired, {rate:,.0f} events/s"
         )
+        self.update(text)
+
+    def update(self, text: str) -> None:
+        """Say how far it is; without a terminal only now and then."""
+        now = time.monotonic()
         if self._status is not None:
             self._status.update(text)
         elif now - self._printed >= _LINE_EVERY_S:
@@ -127,6 +132,24 @@ class Reporter:
         for label, value in outcome.figures.items():
             for name, figure in _lines(label, value):
                 table.add_row(name, figure)
+        self._out.print(table)
+
+    def rows(
+        self,
+        title: str,
+        columns: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        as_json: Mapping[str, Any],
+    ) -> None:
+        """Print a table with a header, or one JSON object."""
+        if self._as_json:
+            self._out.print_json(json.dumps(as_json, default=str))
+            return
+        table = Table(title=Text(title), title_justify="left")
+        for column in columns:
+            table.add_column(column)
+        for row in rows:
+            table.add_row(*map(Text, row))
         self._out.print(table)
 
     def _line(self, text: str) -> None:

@@ -4,25 +4,38 @@ from __future__ import annotations
 
 import atexit
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from activedb.clock import Clock, SystemClock
 from activedb.config import Settings
 from activedb.engine._detached import Detached
 from activedb.engine._letters import Letter
+from activedb.engine._recording import open_recording
+from activedb.engine._rules import Rules
 from activedb.engine._stream_run import StreamRun
 from activedb.engine._triggering import Triggering
 from activedb.errors import ConfigurationError, DefinitionError
 from activedb.events import Occurrence
 from activedb.rules import Action, Catalog, Condition, Rule
-from activedb.store import Connection, Journal, StreamJournal, new_metadata, open_store
+from activedb.store import (
+    Connection,
+    Journal,
+    RuleRows,
+    StreamJournal,
+    new_metadata,
+    open_store,
+)
 from activedb.streams import Files, Stream
 from activedb.transactions import Forest, Snapshot, TimedRuns, Transaction, current_transaction
+from coupling.acta import History
+
+if TYPE_CHECKING:
+    from activedb.analysis import Analysis
 
 __all__ = ["Database", "connect"]
 
@@ -79,14 +92,19 @@ class Database:
         self._detached = Detached(Journal(self._store), self._catalog)
         self._triggering = Triggering(
             self._catalog,
-            fire_detached=self._detached.fire,
+            launcher=self._detached,
             write_letters=self._write_letters,
             cycles_max=settings.cycles_max,
             cascade_max=settings.cascade_max,
         )
         self._forest = Forest(self._store, settings, clock, self._triggering)
+        self._recording = open_recording(settings, self._forest.counters)
+        if self._recording is not None:
+            self._forest.new_log = self._recording.log
         self._detached.forest = self._forest
         self._detached.triggering = self._triggering
+        rows = RuleRows(self._store)
+        self._rules = Rules(self._catalog, self._forest, rows, lambda: self.metadata.tables)
         self._closed = False
         self._at_exit = _close_at_exit(self)
 
@@ -105,8 +123,13 @@ class Database:
         priority: int | None = None,
         on_abort: str = "triggering",
         name: str | None = None,
+        params: Mapping[str, Any] | None = None,
+        set_oriented: bool = False,
+        reads: Any = None,
+        writes: Any = None,
+        raises: Any = None,
     ) -> Callable[[A], A]:
-        """Make the decorated function the action of a rule.
+        """Make the decorated function the action of a rule, from now on; see `rules`.
 
         Parameters
         ----------
@@ -115,26 +138,41 @@ class Database:
             ``deleted(table)`` or ``seq(…)``.
         when : callable ``(t, o)``, optional
             The condition, evaluated in the rule's own subtransaction right before the action.
-        coupling : {"immediate", "deferred", "detached"}
+        coupling : {"immediate", "deferred", "detached", "sequential"}
+            When it runs: at the event or at the commit point, as a child; at the event or after
+            the triggering commit, as a top-level transaction.
         priority : int, optional
             Higher first among rules triggered together, equal ones in parallel, None last.
         on_abort : {"triggering", "rule"}
             What a rule that raises takes along: the triggering transaction (which gets
             `RuleFailed`), or only its own subtransaction (and the dead-letter table keeps the
-            reason). A detached rule always fails alone.
+            reason). A detached or sequential rule always fails alone.
         name : str, optional
             The function's name by default; unique.
+        params : mapping of str to value, optional
+            Keyword arguments for action and condition: each is given those it takes.
+        set_oriented : bool
+            With ``coupling="deferred"``: what triggers the rule in one deferred cycle fires it
+            once, with an occurrence ``o`` of which ``o.occurrences`` are the parts, ``o.rows``
+            their rows.
+        reads, writes : list, optional
+            For `analyze_rules`: what condition and action may read and write; tables, mapped
+            classes, columns or ``"table.column"``, of writes also ``inserted(table)`` and its
+            kin. Not given: what their source says.
+        raises : list of str, optional
+            For `analyze_rules`: the signals they may raise.
 
         Raises
         ------
         RuleSignatureError
-            If action or condition cannot be called as ``fn(t, o)``.
+            If action or condition cannot be called as ``fn(t, o)`` with the parameters it takes,
+            or a parameter is taken by neither.
         DefinitionError
             If something else about the rule has no meaning.
         """
 
         def define(action: A) -> A:
-            self._catalog.add(
+            self._rules.define(
                 Rule.define(
                     action,
                     on=on,
@@ -143,11 +181,46 @@ class Database:
                     priority=priority,
                     on_abort=on_abort,
                     name=name,
+                    params=params,
+                    set_oriented=set_oriented,
+                    reads=reads,
+                    writes=writes,
+                    raises=raises,
                 )
             )
             return action
 
         return define
+
+    @property
+    def rules(self) -> Rules:
+        """The rules, to be listed, created, changed, disabled or deleted while the program runs."""
+        return self._rules
+
+    def ignoring(self, *names: str) -> AbstractContextManager[None]:
+        """Let events not trigger some rules: ``with db.ignoring("rule", …):`` in a transaction.
+
+        It is about the events that the transaction open on this thread, and its inferiors, raise
+        inside the block; the detectors of those rules are not shown them either.
+
+        Raises
+        ------
+        DefinitionError
+            If there is no such rule.
+        TransactionStateError
+            If no transaction of this database is open on this thread.
+        """
+        return self._rules.ignoring(*names)
+
+    def analyze_rules(self) -> Analysis:
+        """Tell without running them whether the enabled rules terminate and are confluent.
+
+        See `activedb.analysis.analyze`. What a rule may do is read in its source where ``reads=``,
+        ``writes=``, ``raises=`` do not say it.
+        """
+        from activedb.analysis import analyze  # networkx takes a tenth of a second to import
+
+        return analyze(entry.rule for entry in self._rules if entry.enabled)
 
     # -- transactions and events -----------------------------------------------------------
 
@@ -350,6 +423,22 @@ class Database:
     def counters(self) -> dict[str, int]:
         """Counts since the database was opened: transactions by outcome, matches, rules fired."""
         return {**self._forest.counters.snapshot(), **self._triggering.counters.snapshot()}
+
+    def history(self) -> History:
+        """What transactions did: the recorded hierarchies that have ended, as far as they are kept.
+
+        ``db.history().write(path)`` makes a file for ``activedb audit``. O(n log n) for n events.
+
+        Raises
+        ------
+        ConfigurationError
+            If nothing is recorded.
+        """
+        if self._recording is None:
+            raise ConfigurationError(
+                "nothing is recorded; open the database with recording='full' or 'sampled'"
+            )
+        return self._recording.history()
 
     def locks(self) -> Snapshot:
         """Who holds, retains and waits for which lock at this moment; ``.text()`` draws it.

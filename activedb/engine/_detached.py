@@ -1,15 +1,16 @@
-"""Detached rules: recorded at their event, run as top-level transactions, exactly once."""
+"""Rules in top-level transactions of their own: recorded, and run exactly once."""
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
 from activedb.engine._letters import Letter
 from activedb.engine._names import shortened
-from activedb.engine._triggering import Triggered, Triggering
+from activedb.engine._triggering import Firing, Triggered, Triggering
 from activedb.errors import (
     ActiveDBError,
     BadEvent,
@@ -65,14 +66,19 @@ class Detached:
         """Start the detached rules that the `event`-th event of `t` triggered."""
         run = t.hierarchy.run
         due: dict[str, Triggered] = {}
-        for number, item in enumerate(items):
-            name = shortened(f"{t.path}#{event}.{number}.{item.rule.name}", _NAME_MAX)
+        for name, item in _named(t, items, event):
             if name not in (self._known if run.is_batch else run.fired):
                 due[name] = item
             if run.is_batch:
                 run.fired.add(name)
-        rows = {name: self._row(name, run, item) for name, item in due.items()}
-        recorded = {name: row for name, row in rows.items() if row is not None}
+        recorded = {}
+        for name, item in due.items():
+            try:
+                recorded[name] = _row(name, run, item)
+            except RuleFailed as failed:
+                self.triggering.counters.add("rules_failed")
+                letter = Letter.of_rule(name, item.occurrence, failed)
+                self.journal.keep_letter(asdict(letter))
         if run.is_batch:
             with self._idle:
                 self._known |= due.keys()
@@ -84,23 +90,44 @@ class Detached:
         for name, row in recorded.items():
             self._start(row, due[name])
 
-    def _row(self, name: str, run: Run, item: Triggered) -> dict[str, Any] | None:
-        """A firing as it is recorded; None, and a letter, if its occurrence cannot be kept."""
-        try:
-            occurrence = encode(item.occurrence)
-        except BadEvent as error:
-            failed = RuleFailed(f"rule {item.rule.name} failed: {error}", rule=item.rule.name)
-            self.triggering.counters.add("rules_failed")
-            self.journal.keep_letter(asdict(Letter.of_rule(name, item.occurrence, failed)))
-            return None
-        return {
-            "firing": name,
-            "run": run.name,
-            "rule": item.rule.name,
-            "occurrence": occurrence,
-            "keep": run.is_batch or run.is_detached,
-            "done": False,
-        }
+    # -- sequential rules ------------------------------------------------------------------
+
+    def prepare(
+        self, t: Transaction, items: list[Triggered], event: int
+    ) -> tuple[list[Firing], list[Letter]]:
+        """Firings to start when `t`, and all its superiors, have committed.
+
+        Returns with them a letter for each whose occurrence cannot be kept.
+        """
+        firings, letters = [], []
+        for name, item in _named(t, items, event):
+            try:
+                row = _row(name, t.hierarchy.run, item)
+            except RuleFailed as failed:
+                letters.append(Letter.of_rule(name, item.occurrence, failed))
+            else:
+                # What has committed is not done again, and has not to find this one done.
+                firings.append(Firing(row | {"keep": False}, item))
+        return firings, letters
+
+    def record(self, t: Transaction, firings: list[Firing]) -> None:
+        """Record firings in the commit of the top-level transaction `t`."""
+        rows = [firing.row for firing in firings]
+
+        def write(connection: Any) -> None:
+            self.journal.record_on(connection, rows)
+
+        t.hierarchy.durable.append(write)
+
+    def start(self, firings: list[Firing]) -> None:
+        """Start firings that have been recorded; those that cannot be stay pending."""
+        for firing in firings:
+            try:
+                self._start(firing.row, firing.triggered)
+            except ActiveDBError:
+                _LOG.warning("rule %s is left pending", firing.triggered.rule.name, exc_info=True)
+
+    # -- after a crash ---------------------------------------------------------------------
 
     def recover(self) -> int:
         """Start the firings that an earlier process recorded and did not finish.
@@ -234,6 +261,29 @@ class Detached:
             self._is_durable(row["firing"])
         except ActiveDBError:
             _LOG.warning("rule %s is left pending", rule, exc_info=True)
+
+
+def _named(t: Transaction, items: list[Triggered], event: int) -> Iterator[tuple[str, Triggered]]:
+    """What the `event`-th event of `t` triggered, with the names of the firings."""
+    for number, item in enumerate(items):
+        yield shortened(f"{t.path}#{event}.{number}.{item.rule.name}", _NAME_MAX), item
+
+
+def _row(name: str, run: Run, item: Triggered) -> dict[str, Any]:
+    """A firing as it is recorded; raises `RuleFailed` if its occurrence cannot be kept."""
+    try:
+        occurrence = encode(item.occurrence)
+    except BadEvent as error:
+        rule = item.rule.name
+        raise RuleFailed(f"rule {rule} failed: {error}", rule=rule) from error
+    return {
+        "firing": name,
+        "run": run.name,
+        "rule": item.rule.name,
+        "occurrence": occurrence,
+        "keep": run.is_batch or run.is_detached,
+        "done": False,
+    }
 
 
 class _DoneElsewhere(ActiveDBError):

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from activedb.engine._letters import Letter
 from activedb.errors import (
@@ -18,12 +19,12 @@ from activedb.errors import (
 )
 from activedb.events import Occurrence
 from activedb.metrics import Counters, Histogram
-from activedb.rules import Catalog, OnAbort, Rule, Subscription
+from activedb.rules import Catalog, OccurrenceSet, OnAbort, Rule, Subscription
 from activedb.store import Row, TableSpec
-from activedb.transactions import State, Transaction
-from coupling import CycleBoundReached, DeferredCycles, priority_groups
+from activedb.transactions import State, Transaction, current_transaction
+from coupling import Coupling, CycleBoundReached, DeferredCycles, priority_groups
 
-__all__ = ["Fed", "Triggered", "Triggering", "is_systemic"]
+__all__ = ["Fed", "Firing", "Triggered", "Triggering", "is_systemic"]
 
 _SYSTEMIC = (ConnectionLost, Deadlock, LockTimeout, SerializationConflict)
 
@@ -54,6 +55,32 @@ class Fed:
     occurrence: Occurrence
 
 
+@dataclass(frozen=True, slots=True)
+class Firing:
+    """A rule that is to run in a top-level transaction of its own, and its row in the journal."""
+
+    row: dict[str, Any]
+    triggered: Triggered
+
+
+class Launcher(Protocol):
+    """What runs rules in top-level transactions of their own."""
+
+    def fire(self, t: Transaction, items: list[Triggered], event: int) -> None:
+        """Start the detached rules that the `event`-th event of `t` triggered."""
+
+    def prepare(
+        self, t: Transaction, items: list[Triggered], event: int
+    ) -> tuple[list[Firing], list[Letter]]:
+        """Firings to start later, and a letter for each whose occurrence cannot be kept."""
+
+    def record(self, t: Transaction, firings: list[Firing]) -> None:
+        """Make firings durable with the commit of the top-level transaction `t`."""
+
+    def start(self, firings: list[Firing]) -> None:
+        """Start firings that are recorded; never fails, as they can be started again."""
+
+
 @dataclass(slots=True)
 class _Trail:
     """What triggering remembers of one live transaction."""
@@ -61,6 +88,7 @@ class _Trail:
     cycles: DeferredCycles[Triggered]
     fed: list[Fed] = field(default_factory=list)
     letters: list[Letter] = field(default_factory=list)
+    firings: list[Firing] = field(default_factory=list)
     events: int = 0
 
 
@@ -70,8 +98,7 @@ class Triggering:
     Parameters
     ----------
     catalog : Catalog
-    fire_detached : callable ``(t, triggered, ordinal)``
-        Starts the top-level transactions of detached rules.
+    launcher : Launcher
     write_letters : callable ``(t, letters)``
         Makes letters durable with the commit of the top-level transaction `t`.
     cycles_max, cascade_max : int
@@ -82,7 +109,7 @@ class Triggering:
         self,
         catalog: Catalog,
         *,
-        fire_detached: Callable[[Transaction, list[Triggered], int], None],
+        launcher: Launcher,
         write_letters: Callable[[Transaction, list[Letter]], None],
         cycles_max: int,
         cascade_max: int,
@@ -90,7 +117,7 @@ class Triggering:
         self.catalog = catalog
         self.counters = Counters()
         self.latencies = Histogram()
-        self._fire_detached = fire_detached
+        self._launcher = launcher
         self._write_letters = write_letters
         self._cycles_max = cycles_max
         self._cascade_max = cascade_max
@@ -102,13 +129,14 @@ class Triggering:
     def changed(self, t: Transaction, spec: TableSpec, old: Row | None, new: Row | None) -> None:
         """A row was written: raise the data-change event if any rule listens."""
         kind = "insert" if old is None else "delete" if new is None else "update"
-        if self.catalog.listening_to((kind, spec.name)):
+        catalog = self.catalog
+        if (kind, spec.name) in catalog.by_key or catalog.drafts:
             before = None if old is None else spec.shown(old)
             after = None if new is None else spec.shown(new)
             self.occurred(t, Occurrence(spec.name, t.timestamp, old=before, new=after))
 
     def at_commit_point(self, t: Transaction) -> None:
-        """Run the deferred cycles of `t`; at the top, hand over the letters."""
+        """Run the deferred cycles of `t`; at the top, hand over letters and sequential firings."""
         trail = self._trails.get(t.id)
         if trail is None:
             return
@@ -121,11 +149,20 @@ class Triggering:
                 f"{t.path}: {error}; still deferred: {', '.join(rules)}. These rules keep "
                 f"triggering each other; give one a condition that ends it, or raise cycles_max"
             ) from error
-        if t.parent is None and trail.letters:
+        if t.parent is not None:
+            return
+        if trail.letters:
             self._write_letters(t, trail.letters)
+        if trail.firings:
+            self._launcher.record(t, trail.firings)
 
     def ended(self, t: Transaction) -> None:
-        """Pass the trail of `t` on to its parent, or withdraw what it fed."""
+        """Pass the trail of `t` on to its parent, or withdraw what it fed.
+
+        At the top, start what waited for the commit.
+        """
+        if self.catalog.drafts:
+            self.catalog.ended(t)
         trail = self._trails.pop(t.id, None)
         if trail is None:
             return
@@ -136,6 +173,7 @@ class Triggering:
             with self._latch:
                 above.fed += trail.fed
                 above.letters += trail.letters
+                above.firings += trail.firings
         else:
             newest: dict[Subscription, int] = {}
             for fed in trail.fed:
@@ -144,23 +182,32 @@ class Triggering:
                 )
             for subscription, us in newest.items():
                 subscription.trim(us)
+            self._launcher.start(trail.firings)
 
     # -- raising events --------------------------------------------------------------------
 
     def occurred(self, t: Transaction, o: Occurrence) -> None:
         """`o` was raised in `t`: trigger the rules that listen to it."""
-        triggered, fed = self.feed(o)
+        triggered, fed = self.feed(o, t)
         if fed:
             self.keep(t, fed)
         if triggered:
             self.trigger(t, triggered)
 
-    def feed(self, o: Occurrence) -> tuple[list[Triggered], list[Fed]]:
-        """Show `o` to the detectors that listen to it; what it triggers, and who kept it."""
+    def feed(
+        self, o: Occurrence, t: Transaction | None = None
+    ) -> tuple[list[Triggered], list[Fed]]:
+        """Show `o` to the detectors that listen to it; what it triggers, and who kept it.
+
+        Parameters
+        ----------
+        t : Transaction, optional
+            Whose view of the catalog counts; by default the one open on this thread.
+        """
         triggered: list[Triggered] = []
         fed: list[Fed] = []
         try:
-            for subscription in self.catalog.listening_to(o.key):
+            for subscription in self.catalog.listening_to(o.key, t or current_transaction()):
                 matches = subscription.feed(o)
                 if subscription.is_composite:
                     fed.append(Fed(subscription, o))
@@ -200,11 +247,18 @@ class Triggering:
         trail = self._trail(t)
         trail.events += 1
         modes = [(item, item.rule.coupling) for item in triggered]
-        detached = [item for item, mode in modes if not mode.is_child]
-        deferred = [item for item, mode in modes if mode.is_child and not mode.starts_at_event]
-        immediate = [item for item, mode in modes if mode.is_child and mode.starts_at_event]
+        detached = [item for item, mode in modes if mode is Coupling.DETACHED]
+        sequential = [item for item, mode in modes if mode is Coupling.SEQUENTIAL]
+        deferred = [item for item, mode in modes if mode is Coupling.DEFERRED]
+        immediate = [item for item, mode in modes if mode is Coupling.IMMEDIATE]
         if detached:
-            self._fire_detached(t, detached, trail.events)
+            self._launcher.fire(t, detached, trail.events)
+        if sequential:
+            firings, letters = self._launcher.prepare(t, sequential, trail.events)
+            self.counters.add("rules_failed", len(letters))
+            with self._latch:
+                trail.firings += firings
+                trail.letters += letters
         if deferred:
             owner = t.parent if t.deferred and t.parent is not None else t
             cycles = self._trail(owner).cycles
@@ -235,7 +289,13 @@ class Triggering:
     def _calls_of_rule(
         self, t: Transaction, items: list[Triggered], *, deferred: bool
     ) -> Callable[[], None]:
-        """One rule's occurrences, one after another, each in a child of its own."""
+        """One rule's occurrences, one after another, each in a child of its own.
+
+        Those of a set-oriented rule fire its newest version once.
+        """
+        if items[-1].rule.set_oriented:
+            occurrences = OccurrenceSet([item.occurrence for item in items])
+            items = [Triggered(items[-1].rule, occurrences)]
         labels = [f"{t.next_label()}.{item.rule.name}" for item in items]
 
         def call() -> None:
@@ -267,8 +327,8 @@ class Triggering:
         """Condition and action of a rule in its own (sub)transaction `s`."""
         began = time.perf_counter()
         rule, o = item.rule, item.occurrence
-        if rule.when is None or rule.when(s, o):
-            rule.action(s, o)
+        if rule.holds(s, o):
+            rule.act(s, o)
             self.counters.add("rules_fired")
             self.latencies.record(time.perf_counter() - began)
 

@@ -1,6 +1,24 @@
 """Rules and the catalog that tells which of them an event can trigger."""
 
-from activedb.rules._catalog import Catalog, Subscription
+from activedb.rules._catalog import Catalog
+from activedb.rules._data import rules_from_data, rules_from_file
+from activedb.rules._fingerprint import fingerprint
+from activedb.rules._function_names import FunctionNames
+from activedb.rules._occurrence_set import OccurrenceSet
+from activedb.rules._registered import RegisteredRule, Subscription
 from activedb.rules._rule import Action, Condition, OnAbort, Rule
 
-__all__ = ["Action", "Catalog", "Condition", "OnAbort", "Rule", "Subscription"]
+__all__ = [
+    "Action",
+    "Catalog",
+    "Condition",
+    "FunctionNames",
+    "OccurrenceSet",
+    "OnAbort",
+    "RegisteredRule",
+    "Rule",
+    "Subscription",
+    "fingerprint",
+    "rules_from_data",
+    "rules_from_file",
+]

@@ -1,96 +1,185 @@
-"""The catalog: which rules an event can trigger."""
+"""The catalog: which rules an event can trigger, as each transaction sees it."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from activedb.errors import DefinitionError
-from activedb.events import Detector, Occurrence
+from activedb.rules._drafts import Draft, Drafts
+from activedb.rules._registered import RegisteredRule, Subscription
 from activedb.rules._rule import Rule
+from activedb.transactions import State, Transaction
 
-__all__ = ["Catalog", "Subscription"]
-
-
-class Subscription:
-    """A rule with the detector of its event.
-
-    The detector is used under the subscription's own latch; nothing else is taken under it.
-    """
-
-    __slots__ = ("_detector", "_latch", "is_composite", "rule")
-
-    def __init__(self, rule: Rule):
-        self.rule = rule
-        self._detector = Detector(rule.on, name=rule.name)
-        self.is_composite = self._detector.horizon_us != 0
-        self._latch = threading.Lock()
-
-    @property
-    def horizon_us(self) -> int | None:
-        """How far back a match may reach, in microseconds; None for without bound."""
-        return self._detector.horizon_us
-
-    @property
-    def partials(self) -> int:
-        """Occurrences kept because they may still become part of a match."""
-        with self._latch:
-            return self._detector.partials
-
-    def feed(self, o: Occurrence) -> list[Occurrence]:
-        """Matches that `o` completes."""
-        with self._latch:
-            return self._detector.feed(o)
-
-    def withdraw(self, o: Occurrence) -> None:
-        """Forget `o`, whose transaction aborted."""
-        with self._latch:
-            self._detector.withdraw(o)
-
-    def trim(self, before_us: int) -> None:
-        """Forget what no match at or after `before_us` can need."""
-        with self._latch:
-            self._detector.trim(before_us)
+__all__ = ["Catalog"]
 
 
 class Catalog:
-    """Rules by name, and by the primitive events they listen to; a lookup is O(1)."""
+    """Rules by name, and the enabled ones by the primitive events they listen to.
+
+    What is committed is in two dicts. What a transaction has changed is in its draft, seen by the
+    transaction and its inferiors, passed on to the parent by a commit, dropped by an abort, and
+    applied by the commit of the top-level transaction.
+
+    Attributes
+    ----------
+    by_key : dict
+        Event key to the committed subscriptions of enabled rules, in the order of definition. Who
+        asks whether anybody listens at all may look here, and whether there are `drafts`.
+    drafts : Drafts
+        False while no transaction has changed anything or ignores a rule.
+    """
 
     def __init__(self) -> None:
-        self._rules: dict[str, Subscription] = {}
-        self._by_key: dict[tuple[str, str], tuple[Subscription, ...]] = {}
-        self._latch = threading.Lock()
+        self._rules: dict[str, RegisteredRule] = {}
+        self.by_key: dict[tuple[str, str], tuple[Subscription, ...]] = {}
+        self._latch = threading.Condition()
+        self.drafts = Drafts()
 
-    def add(self, rule: Rule) -> None:
-        """Register a rule.
+    # -- dispatch --------------------------------------------------------------------------
 
-        Raises
-        ------
-        DefinitionError
-            If the name is taken.
+    def listening_to(
+        self, key: tuple[str, str], t: Transaction | None = None
+    ) -> tuple[Subscription, ...]:
+        """Subscriptions to a primitive event raised in `t`, in the order of definition.
+
+        One dict lookup; for a transaction whose hierarchy has drafts O(rules found) more.
         """
-        with self._latch:
-            if rule.name in self._rules:
-                raise DefinitionError(
-                    f"there is a rule named {rule.name!r} already; pass another name= to db.rule()"
-                )
-            subscription = Subscription(rule)
-            self._rules[rule.name] = subscription
-            for key in rule.on.keys:
-                self._by_key[key] = (*self._by_key.get(key, ()), subscription)
-
-    def rule(self, name: str) -> Rule | None:
-        """The rule with this name, or None."""
-        subscription = self._rules.get(name)
-        return subscription.rule if subscription else None
-
-    def listening_to(self, key: tuple[str, str]) -> tuple[Subscription, ...]:
-        """Subscriptions to a primitive event, in the order of definition."""
-        return self._by_key.get(key, ())
+        found = self.by_key.get(key, ())
+        if self.drafts and t is not None:
+            with self._latch:
+                line = self.drafts.line(t)
+                if line:
+                    return self._seen(line, key, self.by_key.get(key, ()))
+        return found
 
     def listening_to_any(self, keys: Iterable[tuple[str, str]]) -> list[Subscription]:
-        """Subscriptions to any of several primitive events, each once."""
+        """Committed subscriptions to any of several primitive events, each once."""
         return list(dict.fromkeys(s for key in keys for s in self.listening_to(key)))
 
+    def _seen(
+        self, line: Sequence[Draft], key: tuple[str, str], committed: Iterable[Subscription]
+    ) -> tuple[Subscription, ...]:
+        """`committed` as changed by the drafts of `line`, nearest first."""
+        seen: dict[str, RegisteredRule] = {}
+        for draft in line:
+            for name, entry in draft.by_key.get(key, {}).items():
+                if _nearest(line, name) is draft:
+                    seen[name] = entry
+        for subscription in committed:
+            name = subscription.rule.name
+            if _nearest(line, name) is None:
+                seen[name] = self._rules[name]
+        ignored = frozenset().union(*(names for draft in line for names in draft.ignored.values()))
+        found = [entry for name, entry in seen.items() if name not in ignored]
+        return tuple(entry.subscription for entry in sorted(found, key=_order))
+
+    # -- by name ---------------------------------------------------------------------------
+
+    def rule(self, name: str) -> Rule | None:
+        """The committed rule with this name, enabled or not, or None."""
+        entry = self._rules.get(name)
+        return entry.rule if entry else None
+
+    def entry(self, name: str, t: Transaction | None = None) -> RegisteredRule | None:
+        """The rule with this name as `t` sees it, or as it is committed."""
+        with self._latch:
+            for draft in self.drafts.line(t):
+                if name in draft.entries:
+                    return draft.entries[name]
+            return self._rules.get(name)
+
+    def entries(self, t: Transaction | None = None) -> list[RegisteredRule]:
+        """All rules as `t` sees them, or as they are committed, in the order of definition."""
+        with self._latch:
+            seen: dict[str, RegisteredRule | None] = dict(self._rules)
+            for draft in reversed(self.drafts.line(t)):
+                seen.update(draft.entries)
+        found = [entry for entry in seen.values() if entry is not None]
+        return sorted(found, key=_order)
+
     def __iter__(self) -> Iterator[Rule]:
-        return iter([s.rule for s in self._rules.values()])
+        return iter([entry.rule for entry in self.entries()])
+
+    # -- changes ---------------------------------------------------------------------------
+
+    def put(self, t: Transaction, name: str, entry: RegisteredRule | None) -> None:
+        """Let `t` and its inferiors see a rule so; None: it is deleted.
+
+        REQUIRES: `t` has the row of the rule locked for writing.
+        """
+        with self._latch:
+            self.drafts.of(t).put(name, entry)
+
+    def await_others(self, t: Transaction, name: str) -> None:
+        """Wait until what other hierarchies have made of a rule is applied or dropped.
+
+        REQUIRES: `t` has the row of the rule locked for writing, so that they are about to end.
+        """
+        with self._latch:
+            self._latch.wait_for(lambda: not self.drafts.others_have(t, name))
+
+    def add_committed(self, entry: RegisteredRule) -> bool:
+        """Register a rule at once; False if the name is taken, or some transaction changes it."""
+        with self._latch:
+            if entry.name in self._rules or self.drafts.others_have(None, entry.name):
+                return False
+            self._apply({entry.name: entry})
+            return True
+
+    def ignore(self, t: Transaction, names: frozenset[str]) -> object:
+        """Let events of `t` and its inferiors not trigger these rules; returns what ends that."""
+        with self._latch:
+            token = object()
+            self.drafts.of(t).ignored[token] = names
+            return token
+
+    def heed(self, t: Transaction, token: object) -> None:
+        """End an `ignore`, if `t` has not ended meanwhile."""
+        with self._latch:
+            self.drafts.heed(t, token)
+
+    def ended(self, t: Transaction) -> None:
+        """Pass on, drop or apply the draft of a transaction that has ended."""
+        with self._latch:
+            committed = self.drafts.end(t, committed=t.state is State.COMMITTED)
+            if committed:
+                self._apply(committed)
+            self._latch.notify_all()
+
+    def _apply(self, entries: Mapping[str, RegisteredRule | None]) -> None:
+        """Make changes committed.
+
+        Tuples are replaced, so that readers need no latch, and each once, so that they see all
+        changes to the rules on one event together.
+        """
+        changed: dict[tuple[str, str], list[Subscription]] = {}
+        for name, entry in entries.items():
+            before = self._rules.pop(name, None) if entry is None else self._rules.get(name)
+            listened = before.keys if before is not None else frozenset()
+            listens = entry.keys if entry is not None else frozenset()
+            if entry is not None:
+                self._rules[name] = entry
+            for key in listened | listens:
+                if key not in changed:
+                    changed[key] = list(self.by_key.get(key, ()))
+                found = changed[key]
+                if key in listened:
+                    found[:] = [s for s in found if s.rule.name != name]
+                if entry is not None and key in listens:
+                    found.append(entry.subscription)
+        for key, found in changed.items():
+            if found:
+                self.by_key[key] = tuple(sorted(found, key=self._place))
+            else:
+                del self.by_key[key]
+
+    def _place(self, subscription: Subscription) -> int:
+        return self._rules[subscription.rule.name].order
+
+
+def _nearest(line: Sequence[Draft], name: str) -> Draft | None:
+    return next((draft for draft in line if name in draft.entries), None)
+
+
+def _order(entry: RegisteredRule) -> int:
+    return entry.order

@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, TypeAlias, TypeVar
+from types import MappingProxyType
+from typing import Any, Concatenate, TypeAlias, TypeVar
 
-from activedb.errors import DefinitionError, RuleSignatureError
+from activedb.errors import DefinitionError, PatternError, RuleSignatureError
 from activedb.events import Expression, Occurrence
+from activedb.rules._declared import Declared
 from activedb.transactions import Transaction
 from coupling import Coupling
 
 __all__ = ["Action", "Condition", "OnAbort", "Rule"]
 
-Condition: TypeAlias = Callable[[Transaction, Occurrence], Any]
+Condition: TypeAlias = Callable[Concatenate[Transaction, Occurrence, ...], Any]
 E = TypeVar("E", bound=StrEnum)
-Action: TypeAlias = Callable[[Transaction, Occurrence], Any]
+Action: TypeAlias = Callable[Concatenate[Transaction, Occurrence, ...], Any]
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+_UNDECLARED = Declared()
+_PRIORITY_MAX = 2**63  # of the column
+
+# Of the modes that `coupling` knows, those a rule may have today.
+_RUN_BY_THE_ENGINE = (
+    Coupling.IMMEDIATE,
+    Coupling.DEFERRED,
+    Coupling.DETACHED,
+    Coupling.SEQUENTIAL,
+)
 
 
 class OnAbort(StrEnum):
@@ -45,6 +59,12 @@ class Rule:
         Higher first; None is the lowest.
     on_abort : OnAbort
         What aborts when the rule raises: its own subtransaction only, or the triggering one.
+    params : mapping
+        Values that action and condition get as keyword arguments, each those it takes.
+    set_oriented : bool
+        Whether what triggers it in one deferred cycle fires it once, with an `OccurrenceSet`.
+    declared : Declared
+        What it may read, write and raise, as far as its author has said so.
     """
 
     name: str
@@ -54,6 +74,11 @@ class Rule:
     coupling: Coupling
     priority: int | None
     on_abort: OnAbort
+    params: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    set_oriented: bool = False
+    declared: Declared = field(default=_UNDECLARED, compare=False)
+    _of_action: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    _of_when: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def define(
@@ -66,16 +91,24 @@ class Rule:
         priority: int | None,
         on_abort: str,
         name: str | None,
+        params: Mapping[str, Any] | None = None,
+        set_oriented: bool = False,
+        reads: Any = None,
+        writes: Any = None,
+        raises: Any = None,
     ) -> Rule:
         """A rule from what a user wrote, checked.
 
         Raises
         ------
         RuleSignatureError
-            If action or condition cannot be called as ``fn(t, o)``.
+            If action or condition cannot be called as ``fn(t, o)``, with the parameters it takes,
+            or a parameter is taken by neither.
         DefinitionError
             If the event, coupling, priority or on_abort is not one that exists.
         """
+        if name is not None and not isinstance(name, str):
+            raise DefinitionError(f"the name of a rule is a string, not {name!r}")
         name = name or getattr(action, "__name__", "")
         if not name or name == "<lambda>":
             raise DefinitionError("give the rule a name: @db.rule(..., name='…')")
@@ -84,43 +117,94 @@ class Rule:
                 f"rule {name}: on= takes an event expression such as event('EXIT'), "
                 f"updated(table) or seq(…), not {on!r}"
             )
-        on.check()
-        _check_callable(name, "action", action)
-        if when is not None:
-            _check_callable(name, "condition (when=)", when)
+        try:
+            on.check()
+        except PatternError as error:
+            raise PatternError(f"rule {name}: {error}") from None
+        given = _checked_params(name, params)
+        of_action = _params_of(name, "action", action, given)
+        of_when = _NOTHING if when is None else _params_of(name, "condition (when=)", when, given)
+        for param in given:
+            if param not in of_action and param not in of_when:
+                raise RuleSignatureError(
+                    f"rule {name}: neither the action nor the condition takes the parameter "
+                    f"{param!r} of params=; write def {name}(t, o, *, {param})"
+                )
         if priority is not None and (isinstance(priority, bool) or not isinstance(priority, int)):
             raise DefinitionError(f"rule {name}: priority takes an integer, not {priority!r}")
+        if priority is not None and not -_PRIORITY_MAX <= priority < _PRIORITY_MAX:
+            raise DefinitionError(f"rule {name}: priority has at most 64 bits, not {priority!r}")
+        if not isinstance(set_oriented, bool):
+            raise DefinitionError(f"rule {name}: set_oriented is True or False")
+        if set_oriented and coupling != Coupling.DEFERRED:
+            raise DefinitionError(
+                f"rule {name}: set_oriented=True goes together with coupling='deferred', not "
+                f"{coupling!r}: the set is what triggers it in one deferred cycle"
+            )
         return cls(
             name=name,
             on=on,
             action=action,
             when=when,
-            coupling=_one_of(Coupling, coupling, name, "coupling"),
+            coupling=_one_of(_RUN_BY_THE_ENGINE, coupling, name, "coupling"),
             priority=priority,
             on_abort=_one_of(OnAbort, on_abort, name, "on_abort"),
+            params=given,
+            set_oriented=set_oriented,
+            declared=Declared.of(name, reads=reads, writes=writes, raises=raises),
+            _of_action=of_action,
+            _of_when=of_when,
         )
 
+    def holds(self, t: Transaction, o: Occurrence) -> bool:
+        """Whether the condition, if there is one, is true of `o` in `t`."""
+        return self.when is None or bool(self.when(t, o, **self._of_when))
 
-def _one_of(choices: type[E], value: str, rule: str, option: str) -> E:
-    try:
-        return choices(value)
-    except ValueError:
-        known = ", ".join(repr(str(choice)) for choice in choices)
-        raise DefinitionError(f"rule {rule}: {option}={value!r} is not one of {known}") from None
+    def act(self, t: Transaction, o: Occurrence) -> None:
+        """Run the action in `t` for `o`."""
+        self.action(t, o, **self._of_action)
 
 
-def _check_callable(rule: str, what: str, function: Any) -> None:
+def _one_of(choices: Iterable[E], value: str, rule: str, option: str) -> E:
+    for choice in choices:
+        if choice == value:
+            return choice
+    known = ", ".join(repr(str(choice)) for choice in choices)
+    raise DefinitionError(f"rule {rule}: {option}={value!r} is not one of {known}")
+
+
+def _checked_params(rule: str, params: Any) -> Mapping[str, Any]:
+    if params is None:
+        return _NOTHING
+    if not isinstance(params, Mapping):
+        raise DefinitionError(f"rule {rule}: params takes a mapping of names, not {params!r}")
+    for name in params:
+        if not isinstance(name, str) or not name.isidentifier():
+            raise DefinitionError(
+                f"rule {rule}: a parameter is named like an argument of a function, not {name!r}"
+            )
+    return MappingProxyType(dict(params))
+
+
+def _params_of(rule: str, what: str, function: Any, params: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Those of `params` that a function takes, which can then be called with them."""
     if not callable(function):
         raise RuleSignatureError(f"rule {rule}: the {what} is not a function: {function!r}")
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return  # a built-in that does not tell; calling it will
+        return _NOTHING  # a built-in that does not tell; calling it will
+    kinds = signature.parameters.values()
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in kinds)
+    named = {p.name for p in kinds if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
+    taken = {name: value for name, value in params.items() if takes_all or name in named}
     try:
-        signature.bind(None, None)
+        signature.bind(None, None, **taken)
     except TypeError as error:
         shown = f"{getattr(function, '__name__', 'function')}{signature}"
+        called = ", ".join(["t, o", *(f"{name}=…" for name in taken)])
         raise RuleSignatureError(
-            f"rule {rule}: the {what} {shown} cannot be called with (t, o): {error}; "
-            f"write def {rule}(t, o)"
+            f"rule {rule}: the {what} {shown} cannot be called with ({called}): {error}; "
+            f"write def {rule}({', '.join(['t, o', *taken])})"
         ) from None
+    return MappingProxyType(taken)

@@ -9,6 +9,7 @@ from activedb.store._journal import Journal
 from activedb.store._locking_reads import LockingRead, plan_locks
 from activedb.store._overlay import Unlocked, tables_of
 from activedb.store._rows import named_rows
+from activedb.store._rule_rows import RuleRows
 from activedb.store._server_waits import Backend
 from activedb.store._session import Durable, Session
 from activedb.store._statements import (
@@ -36,6 +37,7 @@ __all__ = [
     "Log",
     "Parameters",
     "Row",
+    "RuleRows",
     "Session",
     "StatementPlan",
     "Store",

@@ -24,6 +24,7 @@ __all__ = [
     "ledger",
     "owned_tables",
     "pending_firings",
+    "rules",
     "stream_events",
     "system",
 ]
@@ -114,3 +115,19 @@ pending_firings = Table(
 """Firings of detached rules that are due. Those with ``keep`` were triggered by a run that is
 done again after a crash (a stream's batch, a detached rule): they stay when they are ``done``,
 until that run has committed, so that doing it again finds them."""
+
+rules = Table(
+    "activedb_rules",
+    system,
+    Column("name", String(200), primary_key=True),
+    Column("version", Integer, nullable=False),
+    Column("enabled", Boolean, nullable=False),
+    Column("coupling", String(50), nullable=False),
+    Column("priority", BigInteger),
+    Column("on_abort", String(20), nullable=False),
+    Column("event", Text, nullable=False),
+    Column("fingerprint", String(64), nullable=False),
+    Column("changed_at", DateTime(timezone=True), nullable=False),
+)
+"""One row per rule, written in the transaction that changes it: what a restart takes over, and
+which definition (``fingerprint``) that belongs to."""

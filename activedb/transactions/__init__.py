@@ -3,7 +3,7 @@
 from activedb.transactions._children import Child
 from activedb.transactions._forest import Forest, Listener
 from activedb.transactions._hierarchy import Run
-from activedb.transactions._node import current_transaction
+from activedb.transactions._node import Log, current_transaction
 from activedb.transactions._states import State
 from activedb.transactions._timed import TimedRuns, TimedSpawns
 from activedb.transactions._transaction import Transaction
@@ -13,6 +13,7 @@ __all__ = [
     "Child",
     "Forest",
     "Listener",
+    "Log",
     "Run",
     "Snapshot",
     "State",

@@ -22,7 +22,7 @@ from activedb.transactions._crossing import Crossing
 from activedb.transactions._deadlines import Deadlines, Limit
 from activedb.transactions._hierarchy import Hierarchy, Run
 from activedb.transactions._joined import Joined
-from activedb.transactions._node import Node, current_transaction
+from activedb.transactions._node import Log, Node, current_transaction
 from activedb.transactions._offers import Offers
 from activedb.transactions._pool import Pool
 from activedb.transactions._retries import Retries
@@ -72,6 +72,7 @@ class Forest:
         self.settings = settings
         self.clock = clock
         self.listener = listener
+        self.new_log: Callable[[], Log | None] | None = None
         self.tables = Tables()
         self.locks = LockManager(LockTable(settings.victim_policy, settings.lock_escalation))
         self.pool = Pool(settings.threads)
@@ -163,6 +164,8 @@ class Forest:
         node.id = number = next(self._ids)
         parent, hierarchy = node.parent, node.hierarchy
         if parent is None:
+            if self.new_log is not None:
+                node._log = self.new_log()
             self.locks.begin(number)
             hierarchy.top_id = number
             hierarchy.members.add(number)
@@ -252,6 +255,8 @@ class Forest:
         """Pass on or release the locks of a node that has ended, and count it."""
         committed = node.state is State.COMMITTED
         parent = node.parent
+        if node._log is not None:
+            node._log.ended(node)
         if parent is not None:
             with node.kin.latch:
                 parent._inferiors.pop(node, None)

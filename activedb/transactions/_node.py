@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar, Token
 from datetime import datetime
 from threading import get_ident
 from types import TracebackType
-from typing import TYPE_CHECKING, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, Protocol, Self, TypeVar
 
 from activedb.errors import (
     ActiveDBError,
@@ -27,10 +27,11 @@ from activedb.transactions._states import State, checked_move
 from lockmgr import Mode
 
 if TYPE_CHECKING:
+    from activedb.store import Key
     from activedb.transactions._forest import Forest
     from activedb.transactions._transaction import Transaction
 
-__all__ = ["Node", "current_transaction"]
+__all__ = ["Log", "Node", "current_transaction"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -43,6 +44,24 @@ _current: ContextVar[Transaction | None] = ContextVar("activedb_transaction", de
 def current_transaction() -> Transaction | None:
     """The innermost transaction open on this thread, or None."""
     return _current.get()
+
+
+class Log(Protocol):
+    """Where what one hierarchy does is recorded; called at the moment that settles the order."""
+
+    def began(self, t: Transaction) -> None:
+        """`t` has begun and done nothing yet."""
+
+    def operated(
+        self, t: Transaction, kind: str, table: str, keys: Iterable[Key] | None = None
+    ) -> None:
+        """`t` reads, writes, inserts or deletes (`kind`) rows, or with None reads a table.
+
+        It has the locks for it.
+        """
+
+    def ended(self, t: Transaction) -> None:
+        """`t` has committed or aborted; it has its locks still."""
 
 
 class Node:
@@ -103,7 +122,10 @@ class Node:
         self._lent: frozenset[int] = frozenset()
         self._token: Token[Transaction | None] | None = None
         self._alarm: Alarm | None = None
+        self._log: Log | None = None if parent is None else parent._log
         forest.begin(self)
+        if self._log is not None:
+            self._log.began(self)  # type: ignore[arg-type]  # every node is a Transaction
         if limit is not None:
             if parent is not None:
                 hierarchy.session.read_beside()

@@ -128,6 +128,8 @@ def _claim(
             batch, fresh = fresh[: min(count, _KEYS_MAX)], fresh[min(count, _KEYS_MAX) :]
             seen.update(batch)
             locked = lock_free_rows(t, spec, batch)
+            if t._log is not None:
+                t._log.operated(t, "read", spec.name, locked)
             if plan.nowait and len(locked) < len(batch):
                 taken = next(key for key in batch if key not in locked)
                 raise LockNotAvailable(f"table {spec.name}: another transaction has row {taken!r}")

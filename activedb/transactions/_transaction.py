@@ -171,13 +171,18 @@ class Transaction(Nesting):
     # -- inside ----------------------------------------------------------------------------
 
     def lock_rows(self, spec: TableSpec, keys: list[Key]) -> dict[Key, Row | None]:
-        """Rows by key, None where absent, locked to be written."""
+        """Rows by key, None where absent, locked because somebody writes them at the server."""
         self._check_usable()
-        return self._read(spec, keys, Mode.X)
+        rows = self._read(spec, keys, Mode.X)
+        if self._log is not None:
+            self._log.operated(self, "write", spec.name, keys)
+        return rows
 
     def lock_table(self, spec: TableSpec, mode: Mode) -> None:
         """Lock a whole table, here and against other processes."""
         self._lock((spec.name,), mode)
+        if self._log is not None:
+            self._log.operated(self, "read", spec.name)
         self.hierarchy.lock_table(spec)
 
     def dirty(self, spec: TableSpec) -> dict[Key, Row | None]:
@@ -206,6 +211,9 @@ class Transaction(Nesting):
         with self.kin.latch:
             for key, _, new in versions:
                 self.workspace.write(spec, key, new)
+        if self._log is not None:
+            for key, old, new in versions:
+                self._log.operated(self, _kind(old, new), spec.name, (key,))
         for _, old, new in versions:
             self.forest.listener.changed(self, spec, old, new)
 
@@ -217,6 +225,8 @@ class Transaction(Nesting):
         if not for_update:
             raise UnsupportedStatement("nowait goes together with for_update=True")
         found = lock_free_rows(self, spec, keys)
+        if self._log is not None:
+            self._log.operated(self, "read", spec.name, found)
         for key in keys:
             if key not in found:
                 raise LockNotAvailable(f"table {spec.name}: another transaction has row {key!r}")
@@ -234,6 +244,8 @@ class Transaction(Nesting):
     ) -> dict[Key, Row | None]:
         for key in keys:
             self._lock((spec.name, key), mode)
+        if self._log is not None:
+            self._log.operated(self, "read", spec.name, keys)
         base = self.hierarchy.read(spec, keys, exclusive=mode is Mode.X, inserting=inserting)
         return {key: self._visible(spec, key, base) for key in keys}
 
@@ -251,6 +263,8 @@ class Transaction(Nesting):
     def _write(self, spec: TableSpec, key: Key, old: Row | None, new: Row | None) -> None:
         with self.kin.latch:
             self.workspace.write(spec, key, new)
+        if self._log is not None:
+            self._log.operated(self, _kind(old, new), spec.name, (key,))
         self.forest.listener.changed(self, spec, old, new)
 
     def _lock(self, resource: tuple[object, ...], mode: Mode) -> None:
@@ -264,6 +278,10 @@ class Transaction(Nesting):
                 return
         self.forest.acquire(self, resource, mode)
         self._held[resource] = mode
+
+
+def _kind(old: Row | None, new: Row | None) -> str:
+    return "insert" if old is None else "delete" if new is None else "write"
 
 
 def _covers(held: Mode, mode: Mode) -> bool:

@@ -1,0 +1,40 @@
+"""What can be told of a rule set without running it. See README.md."""
+
+from activedb.analysis._analysis import Analysis, Verdict, analyze, rule_as_dict
+from activedb.analysis._confluence import Conflict, Pair
+from activedb.analysis._effects import Change, Effects, Read, Signal, Unresolved
+from activedb.analysis._explanation import Explanation, Step, explain, profile_named
+from activedb.analysis._profile import Listening, Profile, Role
+from activedb.analysis._svg import draw_svg
+from activedb.analysis._termination import Cycle
+from activedb.analysis._text import draw_text, explained, printable, rule_text
+from activedb.analysis._triggering import Cause, Edge
+
+__all__ = [
+    "Analysis",
+    "Cause",
+    "Change",
+    "Conflict",
+    "Cycle",
+    "Edge",
+    "Effects",
+    "Explanation",
+    "Listening",
+    "Pair",
+    "Profile",
+    "Read",
+    "Role",
+    "Signal",
+    "Step",
+    "Unresolved",
+    "Verdict",
+    "analyze",
+    "draw_svg",
+    "draw_text",
+    "explain",
+    "explained",
+    "printable",
+    "profile_named",
+    "rule_as_dict",
+    "rule_text",
+]

@@ -1,0 +1,168 @@
+"""Everything that can be told of a rule set without running it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from activedb.analysis._confluence import Pair, pairs_among
+from activedb.analysis._profile import Profile
+from activedb.analysis._termination import Cycle, cycles_among
+from activedb.analysis._triggering import Edge, edges_between
+from activedb.rules import Rule
+
+__all__ = ["Analysis", "Verdict", "analyze"]
+
+
+class Verdict(StrEnum):
+    """What is known of a property of the rule set.
+
+    ``SURE``: it has it. ``UNSURE``: there are findings; it may have it all the same, as conditions
+    are not judged. ``UNKNOWN``: nothing was found, but opaque rules may do more than is known.
+    """
+
+    SURE = "sure"
+    UNSURE = "unsure"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """What `analyze` has found.
+
+    Attributes
+    ----------
+    rules : tuple of Profile
+        In the order given.
+    edges : tuple of Edge
+        The triggering graph.
+    cycles : tuple of Cycle
+        What may go on without end.
+    pairs : tuple of Pair
+        Rules whose order is open and makes a difference.
+    """
+
+    rules: tuple[Profile, ...]
+    edges: tuple[Edge, ...]
+    cycles: tuple[Cycle, ...]
+    pairs: tuple[Pair, ...]
+
+    @property
+    def opaque(self) -> tuple[Profile, ...]:
+        """Rules that may do more than is known."""
+        return tuple(profile for profile in self.rules if profile.effects.is_opaque)
+
+    @property
+    def terminates(self) -> Verdict:
+        """Whether every cascade of rules comes to an end."""
+        if any(cycle.is_certain for cycle in self.cycles):
+            return Verdict.UNSURE
+        return Verdict.UNKNOWN if self.cycles else Verdict.SURE
+
+    @property
+    def is_confluent(self) -> Verdict:
+        """Whether the outcome does not depend on the order that is left open."""
+        if self.pairs:
+            return Verdict.UNSURE
+        return Verdict.UNKNOWN if self.opaque else Verdict.SURE
+
+    @property
+    def has_findings(self) -> bool:
+        """Whether anything is not sure."""
+        return bool(self.cycles or self.pairs or self.opaque)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything as plain values, for JSON."""
+        return {
+            "rules": [rule_as_dict(profile) for profile in self.rules],
+            "edges": [_edge(edge) for edge in self.edges],
+            "termination": {
+                "verdict": str(self.terminates),
+                "cycles": [
+                    {
+                        "rules": list(cycle.rules),
+                        "edges": [_edge(edge) for edge in cycle.edges],
+                        "certain": cycle.is_certain,
+                        "bounded": cycle.is_bounded,
+                        "bounds": list(cycle.bounds),
+                        "restarts": list(cycle.restarts),
+                    }
+                    for cycle in self.cycles
+                ],
+            },
+            "confluence": {
+                "verdict": str(self.is_confluent),
+                "pairs": [
+                    {
+                        "rules": [pair.first, pair.second],
+                        "together": pair.together,
+                        "reasons": [str(conflict) for conflict in pair.conflicts],
+                    }
+                    for pair in self.pairs
+                ],
+            },
+            "opaque": [profile.name for profile in self.opaque],
+        }
+
+
+def analyze(rules: Iterable[Rule]) -> Analysis:
+    """Analyze a rule set: triggering graph, termination, confluence.
+
+    Parameters
+    ----------
+    rules : iterable of Rule
+        With different names; a catalog is one.
+
+    Returns
+    -------
+    Analysis
+        The same for the same rules and sources. What a rule may do is what its author declared
+        (``reads=``, ``writes=``, ``raises=``), else what its source says; nothing is run.
+
+    Notes
+    -----
+    O(sources) to read them, O(rules + edges) for graph and termination; confluence: see there.
+    (Aiken, Hellerstein, Widom 1995, *Static Analysis Techniques for Predicting the Behavior of
+    Active Database Rules*.)
+    """
+    return of_profiles(Profile.of(rule) for rule in rules)
+
+
+def of_profiles(profiles: Iterable[Profile]) -> Analysis:
+    """Analyze rules of which it is known what they may do."""
+    listed = tuple(profiles)
+    edges = edges_between(listed)
+    return Analysis(listed, edges, cycles_among(listed, edges), pairs_among(listed, edges))
+
+
+def rule_as_dict(profile: Profile) -> dict[str, Any]:
+    """A rule as plain values, for JSON."""
+    effects = profile.effects
+    return {
+        "name": profile.name,
+        "event": profile.event,
+        "coupling": str(profile.coupling),
+        "priority": profile.priority,
+        "reads": [_dotted(read.table, read.column) for read in effects.reads],
+        "writes": [f"{c.kind} {_dotted(c.table, c.column)}" for c in effects.changes],
+        "raises": [signal.name for signal in effects.signals],
+        "unresolved": [
+            {"place": each.place, "why": each.why, "kinds": sorted(each.kinds)}
+            for each in effects.unresolved
+        ],
+    }
+
+
+def _edge(edge: Edge) -> dict[str, Any]:
+    return {
+        "source": edge.source,
+        "target": edge.target,
+        "triggers": edge.triggers,
+        "reason": edge.reason,
+    }
+
+
+def _dotted(table: str, column: str | None) -> str:
+    return table if column is None else f"{table}.{column}"

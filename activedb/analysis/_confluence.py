@@ -1,0 +1,180 @@
+"""Confluence: pairs of rules whose order is open and makes a difference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from activedb.analysis._effects import Change, Read
+from activedb.analysis._profile import Profile
+from activedb.analysis._spheres import RuleSphere, spheres_of
+from activedb.analysis._triggering import Edge
+from coupling import Coupling
+
+__all__ = ["Conflict", "Pair", "pairs_among"]
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Why two rules do not commute, as far as one table or one event goes.
+
+    Attributes
+    ----------
+    first, second : Change, Read or Edge
+        What the one does and what the other does with the same rows. An edge: the one triggers
+        the other; both are the same edge then.
+    first_by, second_by : str
+        Which rule does it: the one of the pair, or one that runs inside of it.
+    """
+
+    first: Change | Read | Edge
+    second: Change | Read | Edge
+    first_by: str
+    second_by: str
+
+    def __str__(self) -> str:
+        if isinstance(self.first, Edge):
+            edge = self.first
+            return f"{edge.source} may trigger {edge.target}: {edge.reason}"
+        assert not isinstance(self.second, Edge)
+        return f"{_told(self.first_by, self.first)}, {_told(self.second_by, self.second)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two rules that may run in either order, or in parallel, with different outcomes.
+
+    Attributes
+    ----------
+    first, second : str
+        In the order of the rule set.
+    together : str
+        How they come to run together.
+    conflicts : tuple of Conflict
+        At least one.
+    """
+
+    first: str
+    second: str
+    together: str
+    conflicts: tuple[Conflict, ...]
+
+
+def pairs_among(profiles: Sequence[Profile], edges: Sequence[Edge]) -> tuple[Pair, ...]:
+    """Return the pairs that do not commute, in the order of the rules.
+
+    A pair of one coupling counts if no priority orders the two and they may run together: at one
+    event that both listen to or, where they do not start at the event, at one commit point. A
+    rule stands for all that runs inside of it: the immediate rules it may trigger, and so on, and
+    the deferred ones that run before it commits.
+
+    Notes
+    -----
+    With *s* the effects of the rules with those inside of them: O(rules · edges) to find *s*, then
+    O(s + pairs that touch one table). (After Aiken, Hellerstein, Widom 1995, section 6; stricter
+    in that two inserts into one table do not commute, as keys may be equal or be generated.)
+    """
+    place = {profile.name: number for number, profile in enumerate(profiles)}
+    spheres = spheres_of(profiles, edges)
+    leaving: dict[str, list[Edge]] = {}
+    for edge in edges:
+        leaving.setdefault(edge.source, []).append(edge)
+    found: dict[tuple[str, str], tuple[str, dict[Conflict, None]]] = {}
+    for together, group in _groups(profiles):
+        members = [spheres[profile.name] for profile in group]
+        for a, b in _touching(members, leaving):
+            if place[a.profile.name] > place[b.profile.name]:
+                a, b = b, a
+            pair = (a.profile.name, b.profile.name)
+            if pair in found or _is_ordered(a.profile, b.profile):
+                continue
+            conflicts = dict.fromkeys(_conflicts(a, b, leaving))
+            if conflicts:
+                found[pair] = (together, conflicts)
+    return tuple(
+        Pair(first, second, together, tuple(conflicts))
+        for (first, second), (together, conflicts) in sorted(
+            found.items(), key=lambda item: (place[item[0][0]], place[item[0][1]])
+        )
+    )
+
+
+def _groups(profiles: Sequence[Profile]) -> Iterator[tuple[str, list[Profile]]]:
+    """Rules that may run together, with how: by coupling, and by event or commit point."""
+    for mode in Coupling:
+        members = [p for p in profiles if p.coupling is mode]
+        if not mode.starts_at_event:
+            yield f"{mode}, at one commit point", members
+            continue
+        by_key: dict[tuple[str, str], list[Profile]] = {}
+        for profile in members:
+            for key in sorted(profile.completing):
+                by_key.setdefault(key, []).append(profile)
+        for (kind, name), triggered in sorted(by_key.items()):
+            event = name if kind == "event" else f"{kind} {name}"
+            yield f"{mode}, at one event: {event}", triggered
+
+
+def _is_ordered(a: Profile, b: Profile) -> bool:
+    """Whether priorities put one after the other; top-level transactions start together."""
+    return a.coupling.is_child and a.priority != b.priority
+
+
+def _touching(
+    members: list[RuleSphere], leaving: Mapping[str, list[Edge]]
+) -> Iterator[tuple[RuleSphere, RuleSphere]]:
+    """Pairs of which one writes a table that the other touches, or one triggers the other."""
+    writers: dict[str, list[int]] = {}
+    readers: dict[str, list[int]] = {}
+    number_of = {member.profile.name: number for number, member in enumerate(members)}
+    pairs: set[tuple[int, int]] = set()
+    for number, member in enumerate(members):
+        for table in member.changes:
+            writers.setdefault(table, []).append(number)
+        for table in member.reads:
+            readers.setdefault(table, []).append(number)
+        for name in member.rules:
+            for edge in leaving.get(name, ()):
+                other = number_of.get(edge.target, number)
+                pairs.add((min(number, other), max(number, other)))
+    for table, writing in writers.items():
+        touching = {*writing, *readers.get(table, ())}
+        pairs.update((min(a, b), max(a, b)) for a in writing for b in touching)
+    for a, b in sorted(pairs):
+        if a != b:
+            yield members[a], members[b]
+
+
+def _conflicts(
+    a: RuleSphere, b: RuleSphere, leaving: Mapping[str, list[Edge]]
+) -> Iterator[Conflict]:
+    for table, changes in a.changes.items():
+        for change, rule in changes.items():
+            others: list[tuple[Change | Read, str]] = [*b.changes.get(table, {}).items()]
+            others += b.reads.get(table, {}).items()
+            for other, other_rule in others:
+                if _clash(change, other):
+                    yield Conflict(change, other, rule, other_rule)
+    for table, changes in b.changes.items():
+        for change, rule in changes.items():
+            for read, other_rule in a.reads.get(table, {}).items():
+                if _clash(change, read):
+                    yield Conflict(read, change, other_rule, rule)
+    for here, there in ((a, b), (b, a)):
+        target = there.profile.name
+        for name in here.rules:
+            for edge in leaving.get(name, ()):
+                if edge.target == target and name != target:
+                    yield Conflict(edge, edge, name, target)
+
+
+def _clash(change: Change, other: Change | Read) -> bool:
+    """Whether the order of a write and what another does with the table makes a difference."""
+    both_by_column = change.kind == "update" and (isinstance(other, Read) or other.kind == "update")
+    if both_by_column and change.column is not None and other.column is not None:
+        return change.column == other.column
+    return True
+
+
+def _told(rule: str, effect: Change | Read) -> str:
+    return f"{rule} {effect}{f' ({effect.place})' if effect.place else ''}"

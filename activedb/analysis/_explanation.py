@@ -1,0 +1,227 @@
+"""What an event sets going: which rules, in which order and coupling, and what these trigger."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from activedb.analysis._analysis import Analysis
+from activedb.analysis._effects import Change, Signal
+from activedb.analysis._profile import Profile, Role
+from activedb.analysis._triggering import Edge
+from activedb.errors import DefinitionError
+from coupling import Coupling, priority_groups
+
+__all__ = ["Explanation", "Step", "explain", "profile_named"]
+
+_DEPTH_MAX = 64
+_CHANGE = re.compile(r"(insert|update|delete)[ :](.+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A rule that an event may trigger.
+
+    Attributes
+    ----------
+    rule : str
+    coupling : Coupling
+    priority : int or None
+    turn : int
+        From 1; of the rules triggered together in one coupling, those of one turn run in parallel,
+        those of the next one after them.
+    reason : str
+        What triggers it, where a rule does.
+    then : tuple of Step
+        What it may trigger in turn; empty also where something is left out.
+    left_out : str
+        Why what follows is not here: ``"told before"``, at an earlier step; ``"too deep"``, below
+        64 rules. Else empty.
+    """
+
+    rule: str
+    coupling: Coupling
+    priority: int | None
+    turn: int
+    reason: str
+    then: tuple[Step, ...]
+    left_out: str
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What an event sets going.
+
+    Attributes
+    ----------
+    event : str
+    steps : tuple of Step
+        Immediate rules, then deferred ones, then those with a top-level transaction.
+    contributes, forbids : tuple of str
+        Rules for which it is an earlier part of a sequence, or a negated one.
+    """
+
+    event: str
+    steps: tuple[Step, ...]
+    contributes: tuple[str, ...]
+    forbids: tuple[str, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything as plain values, for JSON."""
+        return {
+            "event": self.event,
+            "triggers": [_step(step) for step in self.steps],
+            "contributes": list(self.contributes),
+            "forbids": list(self.forbids),
+        }
+
+
+def explain(analysis: Analysis, event: str) -> Explanation:
+    """Tell what an event sets going; each rule is unfolded once, so O(rules + edges).
+
+    Parameters
+    ----------
+    analysis : Analysis
+    event : str
+        A signal's or stream event's name, ``"insert accounts"``, ``"update accounts"``,
+        ``"update accounts.balance"``, ``"delete accounts"`` (a colon does for the space).
+
+    Raises
+    ------
+    DefinitionError
+        If no rule listens to such an event or raises it.
+    """
+    effect = _effect(analysis, event)
+    by_name = {profile.name: profile for profile in analysis.rules}
+    hearing: dict[Role, dict[str, None]] = {role: {} for role in Role}
+    for profile in analysis.rules:
+        for part in profile.listens:
+            if part.hears(effect):
+                hearing[part.role][profile.name] = None
+    leaving: dict[str, list[Edge]] = {}
+    for edge in analysis.edges:
+        if edge.triggers:
+            leaving.setdefault(edge.source, []).append(edge)
+    told: set[str] = set()
+    triggered = [(by_name[name], "") for name in hearing[Role.COMPLETES]]
+    return Explanation(
+        event=_shown(effect),
+        steps=_steps(triggered, by_name, leaving, told),
+        contributes=tuple(hearing[Role.CONTRIBUTES]),
+        forbids=tuple(hearing[Role.FORBIDS]),
+    )
+
+
+def profile_named(analysis: Analysis, name: str) -> Profile:
+    """The rule with this name.
+
+    Raises
+    ------
+    DefinitionError
+        If there is none; names the nearest.
+    """
+    for profile in analysis.rules:
+        if profile.name == name:
+            return profile
+    known = [profile.name for profile in analysis.rules]
+    raise DefinitionError(f"there is no rule {name!r}; {_nearest(name, known)}")
+
+
+def _steps(
+    triggered: Sequence[tuple[Profile, str]],
+    by_name: dict[str, Profile],
+    leaving: dict[str, list[Edge]],
+    told: set[str],
+    depth: int = 1,
+) -> tuple[Step, ...]:
+    """The steps for rules triggered together, `depth` rules down."""
+    steps = []
+    # Immediate, deferred, then what starts a top-level transaction.
+    kinds = [(True, True), (True, False), (False, True), (False, False)]
+    for is_child, at_event in kinds:
+        members = [
+            item
+            for item in triggered
+            if item[0].coupling.is_child is is_child
+            and item[0].coupling.starts_at_event is at_event
+        ]
+        if not is_child:
+            groups = [members]  # priorities order children only
+        else:
+            groups = priority_groups(members, lambda item: item[0].priority)
+        for turn, group in enumerate(groups, start=1):
+            for profile, reason in group:
+                steps.append(_unfolded(profile, turn, reason, by_name, leaving, told, depth))
+    return tuple(steps)
+
+
+def _unfolded(
+    profile: Profile,
+    turn: int,
+    reason: str,
+    by_name: dict[str, Profile],
+    leaving: dict[str, list[Edge]],
+    told: set[str],
+    depth: int,
+) -> Step:
+    name = profile.name
+    next_ones = [(by_name[edge.target], edge.reason) for edge in leaving.get(name, ())]
+    left_out = ""
+    if next_ones and (name in told or depth == _DEPTH_MAX):
+        left_out = "told before" if name in told else "too deep"
+    told.add(name)
+    then = () if left_out else _steps(next_ones, by_name, leaving, told, depth + 1)
+    return Step(name, profile.coupling, profile.priority, turn, reason, then, left_out)
+
+
+def _effect(analysis: Analysis, event: str) -> Change | Signal:
+    keys = {part.key for profile in analysis.rules for part in profile.listens}
+    for profile in analysis.rules:
+        keys |= {(c.kind, c.table) for c in profile.effects.changes}
+        keys |= {("event", s.name) for s in profile.effects.signals}
+    if ("event", event) in keys:
+        return Signal(event)
+    found = _CHANGE.fullmatch(event)
+    if found is not None:
+        kind, place = found.groups()
+        table, _, column = place.rpartition(".")
+        if (kind, place) in keys:
+            return Change(kind, place)
+        if kind == "update" and (kind, table) in keys:
+            return Change(kind, table, column)
+    known = [name if kind == "event" else f"{kind} {name}" for kind, name in keys]
+    raise DefinitionError(
+        f"no rule listens to an event {event!r} or raises it; "
+        f"{_nearest(event.replace(':', ' ', 1) if found else event, known)}"
+    )
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.4) or names[:5]
+    if not near:
+        return "there are none"
+    shown = ", ".join(repr(each) for each in near)
+    return f"did you mean {shown}?" if len(near) < len(names) else f"there is: {shown}"
+
+
+def _shown(effect: Change | Signal) -> str:
+    if isinstance(effect, Signal):
+        return effect.name
+    column = "" if effect.column is None else f".{effect.column}"
+    return f"{effect.kind} {effect.table}{column}"
+
+
+def _step(step: Step) -> dict[str, Any]:
+    return {
+        "rule": step.rule,
+        "coupling": str(step.coupling),
+        "priority": step.priority,
+        "turn": step.turn,
+        "reason": step.reason,
+        "then": [_step(each) for each in step.then],
+        "left_out": step.left_out,
+    }

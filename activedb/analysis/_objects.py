@@ -1,0 +1,137 @@
+"""What there is behind the names of a source: looked at, never called.
+
+A property, a ``__getattr__``, a ``__get__`` written in Python: nothing of the kind is run. What
+could be told only by running it is unknown.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Iterable
+from types import FunctionType, MemberDescriptorType, MethodType, ModuleType
+from typing import Any, cast
+
+from activedb.analysis._statements import is_of_sqlalchemy, of_object
+from activedb.analysis._tables import column_of, table_of
+from activedb.analysis._values import (
+    DATA,
+    UNKNOWN,
+    Atom,
+    Bound,
+    Columns,
+    Items,
+    Known,
+    Sql,
+    Value,
+)
+
+__all__ = ["attribute", "elements", "is_database", "items_of", "known", "subscript"]
+
+_ITEMS_MAX = 1000
+_CONTAINERS = (list, tuple, set, frozenset, dict)
+_NAMED_FIELD: type = type(inspect.FullArgSpec.__dict__["args"])  # a field of a named tuple
+_MISSING: Any = object()
+
+
+def known(thing: Any) -> Atom:
+    """The atom for an object that exists."""
+    if isinstance(thing, MethodType):
+        if isinstance(thing.__func__, FunctionType):
+            return Bound(Known(thing.__func__), (frozenset((known(thing.__self__),)),))
+        return UNKNOWN
+    if isinstance(thing, functools.partial):
+        function = known(thing.func)
+        if not isinstance(function, Known):
+            return UNKNOWN
+        named = tuple((name, frozenset((known(v),))) for name, v in thing.keywords.items())
+        return Bound(function, tuple(frozenset((known(v),)) for v in thing.args), named)
+    if table_of(thing) is not None:
+        return Known(thing)
+    column = column_of(thing)
+    if column is not None:
+        return Sql(reads=frozenset((column,)))
+    if is_of_sqlalchemy(thing) and not callable(thing):
+        return of_object(thing) or Known(thing)
+    if isinstance(thing, bool | int | float | bytes) or thing is None:
+        return DATA
+    return Known(thing)
+
+
+def is_database(thing: Any) -> bool:
+    """Whether an object is, or looks like, a database (whose class stands above this room)."""
+    kind = type(thing)
+    return all(
+        callable(inspect.getattr_static(kind, name, None))
+        for name in ("signal", "transaction", "rule")
+    )
+
+
+def attribute(thing: Any, name: str) -> Value:
+    """What ``thing.name`` stands for."""
+    table = table_of(thing)
+    if table is not None and not isinstance(thing, type):
+        return frozenset((Columns(table) if name in ("c", "columns") else DATA,))
+    if is_of_sqlalchemy(thing):
+        return frozenset((Sql(),))  # func.sum and the like
+    if isinstance(thing, ModuleType):
+        found = vars(thing).get(name, _MISSING)
+    else:
+        found = inspect.getattr_static(thing, name, _MISSING)
+    if found is _MISSING:
+        return frozenset((UNKNOWN,))
+    if isinstance(found, MemberDescriptorType | _NAMED_FIELD) and not isinstance(thing, type):
+        try:
+            found = cast(Any, found).__get__(thing)
+        except AttributeError:
+            return frozenset((UNKNOWN,))
+    elif isinstance(found, staticmethod):
+        found = found.__func__
+    elif isinstance(found, classmethod):
+        owner = thing if isinstance(thing, type) else type(thing)
+        return frozenset((Bound(Known(found.__func__), (frozenset((Known(owner),)),)),))
+    elif isinstance(found, FunctionType) and not isinstance(thing, type | ModuleType):
+        return frozenset((Bound(Known(found), (frozenset((Known(thing),)),)),))
+    elif hasattr(type(found), "__get__") and not isinstance(found, FunctionType):
+        if table is not None and is_of_sqlalchemy(found):
+            of_column = column_of(found)
+            problem = "" if of_column else f"{name} of a mapped class may read other tables"
+            reads = frozenset((of_column or table,))
+            return frozenset((Sql(reads=reads, problem=problem),))
+        return frozenset((UNKNOWN,))
+    return frozenset((known(found),))
+
+
+def subscript(thing: Any, key: Value) -> Value:
+    """What ``thing[key]`` stands for."""
+    if type(thing) is str:
+        return frozenset((DATA,))
+    if type(thing) is dict:
+        names = [k.thing if isinstance(k, Known) and type(k.thing) is str else None for k in key]
+        if names and None not in names and all(name in thing for name in names):
+            return frozenset(known(thing[name]) for name in names)
+        return _each(thing.values())
+    return elements(thing)
+
+
+def elements(thing: Any) -> Value:
+    """What a loop over `thing` gets."""
+    return _each(thing) if type(thing) in _CONTAINERS else frozenset((UNKNOWN,))
+
+
+def items_of(thing: Any, method: str) -> Value | None:
+    """What ``thing.items()`` and its like give; None if it is no dictionary."""
+    if type(thing) is not dict or method not in ("items", "keys", "values", "get"):
+        return None
+    values, keys = _each(thing.values()), _each(thing.keys())
+    if method == "get":
+        return values | {DATA}
+    inside = {"keys": keys, "values": values}.get(method) or frozenset((Items(keys | values),))
+    return frozenset((Items(inside),))
+
+
+def _each(things: Iterable[Any]) -> Value:
+    listed = list(things)
+    if not listed or len(listed) > _ITEMS_MAX:
+        return frozenset((UNKNOWN,))
+    return frozenset(known(thing) for thing in listed)

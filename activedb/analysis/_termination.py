@@ -1,0 +1,129 @@
+"""Termination: rules that may trigger each other without end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import networkx as nx
+
+from activedb.analysis._profile import Profile
+from activedb.analysis._triggering import Edge
+
+__all__ = ["Cycle", "cycles_among"]
+
+_ANYTHING = 0  # a node that stands for the effects that could not be told; rules are strings
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """Rules each of which may trigger each other one, directly or through others of them.
+
+    Attributes
+    ----------
+    rules : tuple of str
+        In the order of the rule set.
+    edges : tuple of Edge
+        Those among them that trigger.
+    is_certain : bool
+        Whether what is known of the rules makes the cycle. If not, what an opaque rule may do
+        besides could close it.
+    bounds : tuple of str
+        The settings that end every run through it with `CycleLimitExceeded`: ``"cascade_max"``
+        where rules nest, ``"cycles_max"`` where deferred rules trigger deferred ones.
+    restarts : tuple of str
+        Rules among them that start a top-level transaction: runs through these end never, as
+        bounds count within one.
+    """
+
+    rules: tuple[str, ...]
+    edges: tuple[Edge, ...]
+    is_certain: bool
+    bounds: tuple[str, ...]
+    restarts: tuple[str, ...]
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether something ends every run through it."""
+        return not self.restarts
+
+    @property
+    def ending(self) -> str:
+        """What ends a run through it, as a sentence."""
+        if self.restarts:
+            rules = ", ".join(self.restarts)
+            return f"nothing bounds it: {rules} begins a top-level transaction each time"
+        return f"bounded by {' and '.join(self.bounds)}: a run that reaches it fails"
+
+
+def cycles_among(profiles: Sequence[Profile], edges: Sequence[Edge]) -> tuple[Cycle, ...]:
+    """Return the cycles: strongly connected components of the triggering graph.
+
+    Certain ones first, each in the order of the rules; O(rules + edges).
+
+    Notes
+    -----
+    Only events that complete a rule's expression count: a rule fires as often as those occur.
+    (Aiken, Hellerstein, Widom 1995, section 5.) Rules that may do more than is known are
+    given edges to all rules, through one node.
+    """
+    by_name = {profile.name: profile for profile in profiles}
+    place = {name: number for number, name in enumerate(by_name)}
+    graph = nx.DiGraph()
+    graph.add_nodes_from(by_name)
+    triggering = [edge for edge in edges if edge.triggers]
+    graph.add_edges_from((edge.source, edge.target) for edge in triggering)
+    certain = _components(graph)
+    opaque = [p.name for p in profiles if p.effects.may_raise_anything]
+    maybe: list[set[str]] = []
+    if opaque:
+        graph.add_edges_from((name, _ANYTHING) for name in opaque)
+        graph.add_edges_from((_ANYTHING, name) for name in by_name)
+        maybe = [found for found in _components(graph) if found not in certain]
+    number_of = {name: number for number, found in enumerate(certain) for name in found}
+    inside: list[list[Edge]] = [[] for _ in certain]
+    for edge in triggering:
+        number = number_of.get(edge.source)
+        if number is not None and number == number_of.get(edge.target):
+            inside[number].append(edge)
+    cycles = [
+        _cycle(found, within, by_name, place, is_certain=True)
+        for found, within in zip(certain, inside, strict=True)
+    ]
+    for found in maybe:
+        within = [e for e in triggering if e.source in found and e.target in found]
+        cycles.append(_cycle(found, within, by_name, place, is_certain=False))
+    return tuple(sorted(cycles, key=lambda c: (not c.is_certain, place[c.rules[0]])))
+
+
+def _components(graph: nx.DiGraph) -> list[set[str]]:
+    found = []
+    for component in nx.strongly_connected_components(graph):
+        names = component - {_ANYTHING}
+        alone = len(component) == 1
+        if names and not (alone and not graph.has_edge(*names, *names)):
+            found.append(names)
+    return found
+
+
+def _cycle(
+    names: set[str],
+    edges: list[Edge],
+    by_name: dict[str, Profile],
+    place: dict[str, int],
+    *,
+    is_certain: bool,
+) -> Cycle:
+    rules = tuple(sorted(names, key=place.__getitem__))
+    modes = {name: by_name[name].coupling for name in rules}
+    restarts = tuple(name for name in rules if not modes[name].is_child)
+    nesting = any(mode.is_child and mode.starts_at_event for mode in modes.values())
+    deferred = nx.DiGraph()
+    deferred.add_nodes_from(n for n in rules if modes[n].is_child and not modes[n].starts_at_event)
+    deferred.add_edges_from(
+        (e.source, e.target) for e in edges if e.source in deferred and e.target in deferred
+    )
+    in_cycles = bool(_components(deferred)) or (not is_certain and len(deferred) > 0)
+    bounds = ["cascade_max"] if nesting else []
+    bounds += ["cycles_max"] if in_cycles else []
+    return Cycle(rules, tuple(edges), is_certain, tuple(bounds), restarts)

@@ -1,0 +1,167 @@
+"""Pictures in text, for a terminal."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.text import Text
+from rich.tree import Tree
+
+from activedb.analysis._analysis import Analysis
+from activedb.analysis._effects import Change, Read, Signal
+from activedb.analysis._explanation import Explanation, Step
+from activedb.analysis._profile import Profile
+from activedb.analysis._triggering import Edge
+
+__all__ = ["draw_text", "explained", "printable", "rule_text"]
+
+_WIDTH = 10_000  # a terminal breaks lines by itself
+_DEPTH_MAX = 12
+_REASONS_SHOWN = 8
+
+
+def draw_text(analysis: Analysis) -> str:
+    """Draw an analysis: the triggering graph as a tree, cycles, pairs, opaque rules.
+
+    ``──▶`` may trigger; ``┄┄▷`` only adds a part to a sequence, or forbids it. Each rule is
+    unfolded once, ``↺`` where that was above, ``↓`` where it follows below. O(rules + edges).
+    """
+    trees = _triggering(analysis)
+    termination = Tree(Text(f"termination: {analysis.terminates}", style="bold"))
+    dark = {p.name for p in analysis.rules if p.effects.may_raise_anything}
+    for cycle in analysis.cycles:
+        names = ", ".join(cycle.rules)
+        if not cycle.is_certain:
+            branch = termination.add(_line(f"possible cycle: {names}"))
+            opaque_ones = ", ".join(name for name in cycle.rules if name in dark)
+            branch.add(_line(f"opaque, so may raise any event: {opaque_ones}"))
+            continue
+        branch = termination.add(_line(f"cycle: {names}"))
+        branch.add(_line(cycle.ending))
+        for edge in cycle.edges:
+            branch.add(_line(f"{edge.source} ──▶ {edge.target}: {edge.reason}"))
+    confluence = Tree(Text(f"confluence: {analysis.is_confluent}", style="bold"))
+    for pair in analysis.pairs:
+        branch = confluence.add(_line(f"{pair.first} ↔ {pair.second} ({pair.together})"))
+        for conflict in pair.conflicts[:_REASONS_SHOWN]:
+            branch.add(_line(str(conflict)))
+        if len(pair.conflicts) > _REASONS_SHOWN:
+            branch.add(_line(f"and {len(pair.conflicts) - _REASONS_SHOWN} more"))
+    parts = [*trees, termination, confluence]
+    if analysis.opaque:
+        opaque = Tree(Text("opaque rules: declare reads=, writes=, raises=", style="bold"))
+        for profile in analysis.opaque:
+            branch = opaque.add(_line(profile.name))
+            for each in profile.effects.unresolved:
+                branch.add(_line(f"{each} (leaves open: {', '.join(sorted(each.kinds))})"))
+        parts.append(opaque)
+    return _printed(parts)
+
+
+def explained(explanation: Explanation) -> str:
+    """Draw what an event sets going."""
+    root = Tree(_line(explanation.event, "bold"))
+    _add_steps(root, explanation.steps)
+    if not explanation.steps:
+        root.add(_line("triggers no rule by itself"))
+    for names, what in (
+        (explanation.contributes, "an earlier part for"),
+        (explanation.forbids, "forbids"),
+    ):
+        if names:
+            root.add(_line(f"{what}: {', '.join(names)}"))
+    return _printed([root])
+
+
+def rule_text(analysis: Analysis, profile: Profile) -> str:
+    """Draw one rule: what it listens to, what it may do, who triggers it, whom it triggers."""
+    root = Tree(_line(_titled(profile), "bold"))
+    root.add(_line(f"on {profile.event}"))
+    effects = profile.effects
+    done: list[Read | Change | Signal] = [*effects.reads, *effects.changes, *effects.signals]
+    for each in done:
+        root.add(_line(f"{each}{f' ({each.place})' if each.place else ''}"))
+    for unresolved in effects.unresolved:
+        root.add(_line(f"opaque, {unresolved}"))
+    for edge in analysis.edges:
+        if edge.target == profile.name:
+            root.add(_line(f"◀── {edge.source}: {edge.reason}"))
+        if edge.source == profile.name:
+            root.add(_line(f"──▶ {edge.target}: {edge.reason}"))
+    return _printed([root])
+
+
+def printable(text: str) -> str:
+    """`text` with what is not printed written out, so that no name can play with a terminal."""
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
+    )
+
+
+def _triggering(analysis: Analysis) -> list[Tree]:
+    """Each rule unfolded once, beginning with those that no other rule triggers."""
+    leaving: dict[str, list[Edge]] = {}
+    for edge in analysis.edges:
+        leaving.setdefault(edge.source, []).append(edge)
+    by_name = {profile.name: profile for profile in analysis.rules}
+    targets = {e.target for e in analysis.edges if e.source != e.target}
+    first = [name for name in by_name if name not in targets]
+    trees = []
+    told: set[str] = set()
+    roots = [*first, *by_name][::-1]
+    while roots:
+        name = roots.pop()
+        if name in told:
+            continue
+        root = Tree(_line(_titled(by_name[name]), "bold"))
+        trees.append(root)
+        told.add(name)
+        waiting = [(root, edge, 1) for edge in leaving.get(name, ())][::-1]
+        while waiting:
+            above, edge, depth = waiting.pop()
+            arrow = "──▶" if edge.triggers else "┄┄▷"
+            next_ones = leaving.get(edge.target, ())
+            mark = ""
+            if next_ones and edge.target in told:
+                mark = " ↺"
+            elif next_ones and depth == _DEPTH_MAX:
+                mark = " ↓"
+                roots.append(edge.target)
+            label = f"{arrow} {_titled(by_name[edge.target])}{mark}: {edge.reason}"
+            branch = above.add(_line(label))
+            if not mark:
+                told.add(edge.target)
+                waiting += [(branch, each, depth + 1) for each in next_ones][::-1]
+    return trees
+
+
+def _add_steps(root: Tree, steps: tuple[Step, ...]) -> None:
+    waiting = [(root, step) for step in steps][::-1]
+    while waiting:
+        above, step = waiting.pop()
+        priority = "" if step.priority is None else f", priority {step.priority}"
+        why = f": {step.reason}" if step.reason else ""
+        left_out = f" ({step.left_out})" if step.left_out else ""
+        label = f"{step.turn}. {step.rule} [{step.coupling}{priority}]{left_out}{why}"
+        branch = above.add(_line(label))
+        waiting += [(branch, each) for each in step.then][::-1]
+
+
+def _titled(profile: Profile) -> str:
+    priority = "" if profile.priority is None else f", priority {profile.priority}"
+    opaque = ", opaque" if profile.effects.is_opaque else ""
+    return f"{profile.name} [{profile.coupling}{priority}{opaque}]"
+
+
+def _line(text: str, style: str = "") -> Text:
+    return Text(printable(text), style=style)
+
+
+def _printed(parts: Iterable[Tree]) -> str:
+    out = io.StringIO()
+    console = Console(file=out, width=_WIDTH, color_system=None, legacy_windows=False)
+    for part in parts:
+        console.print(part)
+    return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())

@@ -1,0 +1,99 @@
+"""The triggering graph: which rule may trigger which, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from activedb.analysis._effects import Change, Signal
+from activedb.analysis._profile import Listening, Profile, Role
+
+__all__ = ["Cause", "Edge", "edges_between", "listeners"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One reason why a rule may trigger another.
+
+    Attributes
+    ----------
+    effect : Change or Signal
+        What the first one may do.
+    role : Role
+        What that event does for the second one.
+    """
+
+    effect: Change | Signal
+    role: Role
+
+    def __str__(self) -> str:
+        place = f" ({self.effect.place})" if self.effect.place else ""
+        note = {
+            Role.COMPLETES: "",
+            Role.CONTRIBUTES: ", an earlier part of the sequence",
+            Role.FORBIDS: ", which the sequence forbids",
+        }
+        return f"{self.effect}{place}{note[self.role]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """``source`` may raise what ``target`` listens to.
+
+    Attributes
+    ----------
+    source, target : str
+        Names of rules.
+    causes : tuple of Cause
+        At least one.
+    """
+
+    source: str
+    target: str
+    causes: tuple[Cause, ...]
+
+    @property
+    def triggers(self) -> bool:
+        """Whether the source by itself can trigger the target (else it only adds a part)."""
+        return any(cause.role is Role.COMPLETES for cause in self.causes)
+
+    @property
+    def reason(self) -> str:
+        """All causes, as a sentence without its subject."""
+        return "; ".join(map(str, self.causes))
+
+
+def listeners(
+    profiles: Iterable[Profile],
+) -> dict[tuple[str, str], list[tuple[Profile, Listening]]]:
+    """Who listens to each event, in the order of the rules; O(rules and their parts)."""
+    found: dict[tuple[str, str], list[tuple[Profile, Listening]]] = {}
+    for profile in profiles:
+        for part in profile.listens:
+            found.setdefault(part.key, []).append((profile, part))
+    return found
+
+
+def edges_between(profiles: Sequence[Profile]) -> tuple[Edge, ...]:
+    """Return the edges, by source and target in the order of the rules.
+
+    An effect is looked up by its event, so the time is O(rules + effects + causes found), and
+    those of one event that filter by other columns.
+    """
+    by_key = listeners(profiles)
+    place = {profile.name: number for number, profile in enumerate(profiles)}
+    edges = []
+    for source in profiles:
+        causes: dict[str, dict[Cause, None]] = {}
+        effects: list[Change | Signal] = [*source.effects.changes, *source.effects.signals]
+        for effect in effects:
+            for target, part in by_key.get(_key(effect), ()):
+                if part.hears(effect):
+                    causes.setdefault(target.name, {})[Cause(effect, part.role)] = None
+        for name in sorted(causes, key=place.__getitem__):
+            edges.append(Edge(source.name, name, tuple(causes[name])))
+    return tuple(edges)
+
+
+def _key(effect: Change | Signal) -> tuple[str, str]:
+    return ("event", effect.name) if isinstance(effect, Signal) else (effect.kind, effect.table)

@@ -1,0 +1,158 @@
+"""``activedb rules``: a file's rules, and what can be told of them without running them."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import ExitStack, redirect_stdout
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from activedb.cli._job import databases_of
+from activedb.errors import ConfigurationError, DefinitionError
+
+if TYPE_CHECKING:
+    from activedb.analysis import Analysis
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="List, show and analyze the rules of a file, without feeding it.\n\nThe file is loaded as "
+    "by activedb run, over an empty database in memory unless it or --url names one.",
+    no_args_is_help=True,
+)
+
+File = Annotated[Path, typer.Argument(help="A Python file that declares rules.")]
+Url = Annotated[
+    str | None, typer.Option(help="Database URL for the file's connect(); memory:// by default.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
+Trace = Annotated[bool, typer.Option("--traceback", help="Show a traceback when it fails.")]
+
+
+@app.command("ls")
+def ls(file: File, url: Url = None, as_json: Json = False, show_traceback: Trace = False) -> None:
+    """List the rules of FILE."""
+    from activedb.analysis import printable, rule_as_dict
+
+    analysis = _analysis(file, url)
+    if as_json:
+        _print({"rules": [rule_as_dict(profile) for profile in analysis.rules]})
+        return
+    table = Table("rule", "coupling", "priority", "on", box=None, header_style="bold")
+    for profile in analysis.rules:
+        priority = "" if profile.priority is None else str(profile.priority)
+        cells = (profile.name, str(profile.coupling), priority, profile.event)
+        table.add_row(*(Text(printable(cell)) for cell in cells))
+    Console().print(table)
+
+
+@app.command("show")
+def show(
+    file: File,
+    name: Annotated[str, typer.Argument(help="The rule's name.")],
+    url: Url = None,
+    as_json: Json = False,
+    show_traceback: Trace = False,
+) -> None:
+    """Show one rule: its event, what it may do, which rules trigger it and which it triggers."""
+    from activedb.analysis import profile_named, rule_as_dict, rule_text
+
+    analysis = _analysis(file, url)
+    profile = profile_named(analysis, name)
+    if not as_json:
+        typer.echo(rule_text(analysis, profile), nl=False)
+        return
+    edges = analysis.as_dict()["edges"]
+    _print(
+        {
+            **rule_as_dict(profile),
+            "triggered_by": [edge for edge in edges if edge["target"] == name],
+            "triggers": [edge for edge in edges if edge["source"] == name],
+        }
+    )
+
+
+@app.command("analyze")
+def analyze(
+    file: File,
+    svg: Annotated[
+        Path | None, typer.Option(help="Also draw the triggering graph into this file.")
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with 1 if anything is not sure.")
+    ] = False,
+    url: Url = None,
+    as_json: Json = False,
+    show_traceback: Trace = False,
+) -> None:
+    """Tell which rules may trigger which, whether that ends, and whether the order matters.
+
+    Prints the triggering graph, cycles, pairs of rules that do not commute, and rules of which
+    the source does not tell what they do, each with the reason.
+    """
+    from activedb.analysis import draw_svg, draw_text
+
+    analysis = _analysis(file, url)
+    if svg is not None:
+        try:
+            svg.write_text(draw_svg(analysis), encoding="utf-8")
+        except OSError as error:
+            raise ConfigurationError(f"cannot write {svg}: {error.strerror}") from error
+    if as_json:
+        _print(analysis.as_dict())
+    else:
+        typer.echo(draw_text(analysis), nl=False)
+    if strict and analysis.has_findings:
+        raise typer.Exit(1)
+
+
+@app.command("explain")
+def explain(
+    file: File,
+    event: Annotated[
+        str,
+        typer.Argument(
+            help="A signal's or stream event's name, 'insert TABLE', 'update TABLE[.COLUMN]' or "
+            "'delete TABLE'."
+        ),
+    ],
+    url: Url = None,
+    as_json: Json = False,
+    show_traceback: Trace = False,
+) -> None:
+    """Show which rules an event can trigger, in which order, and what these can in turn."""
+    from activedb.analysis import explain, explained
+
+    explanation = explain(_analysis(file, url), event)
+    if as_json:
+        _print(explanation.as_dict())
+    else:
+        typer.echo(explained(explanation), nl=False)
+
+
+def _analysis(file: Path, url: str | None) -> Analysis:
+    """Load a file and analyze its rules."""
+    os.environ["ACTIVEDB_URL"] = "memory://" if url is None else url
+    with ExitStack() as open_ones:
+        with redirect_stdout(sys.stderr):
+            databases = databases_of(file)
+        for db in databases:
+            open_ones.enter_context(db)
+        found = [analysis for db in databases if (analysis := db.analyze_rules()).rules]
+        if len(found) > 1:
+            raise DefinitionError(
+                f"{file} declares rules on {len(found)} databases; analyze one at a time, in a "
+                f"file of its own"
+            )
+        return found[0] if found else databases[0].analyze_rules()
+
+
+def _print(result: dict[str, Any]) -> None:
+    typer.echo(json.dumps(result, indent=2))

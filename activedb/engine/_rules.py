@@ -1,0 +1,509 @@
+"""The rules of a database as objects that programs list and change at run time."""
+
+from __future__ import annotations
+
+import builtins
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+from activedb.errors import DefinitionError, TransactionStateError
+from activedb.rules import (
+    Action,
+    Catalog,
+    FunctionNames,
+    OnAbort,
+    RegisteredRule,
+    Rule,
+    fingerprint,
+    rules_from_data,
+    rules_from_file,
+)
+from activedb.store import Row, RuleRows
+from activedb.transactions import Forest, Transaction, current_transaction
+from coupling import Coupling
+
+__all__ = ["Rules"]
+
+T = TypeVar("T")
+
+_CHANGEABLE = (
+    "on",
+    "action",
+    "when",
+    "coupling",
+    "priority",
+    "on_abort",
+    "params",
+    "set_oriented",
+)
+_KEPT = frozenset(("coupling", "priority", "on_abort"))  # in the row, so that a restart keeps them
+
+
+class Rules:
+    """The catalog of one database: ``db.rules``.
+
+    A change made in a transaction is seen by that transaction and its inferiors at once, and by
+    everybody else when its top-level transaction commits; the abort of the (sub)transaction that
+    made it undoes it. Outside a transaction it runs in one of its own. Until the end of the
+    hierarchy nobody else can change the same rule: its row is locked.
+
+    Other processes see a change when they connect, or `refresh`.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        forest: Forest,
+        rows: RuleRows,
+        declared_tables: Callable[[], Mapping[str, Any]],
+    ):
+        self._catalog = catalog
+        self._forest = forest
+        self._rows = rows
+        self._declared_tables = declared_tables
+        # As read when the database was opened, for the rules that code defines from then on.
+        self._persisted: dict[str, dict[str, Any]] = rows.read()
+
+    # -- looking ---------------------------------------------------------------------------
+
+    def list(self) -> builtins.list[RegisteredRule]:
+        """All rules as the transaction open on this thread sees them, in order of definition."""
+        return self._catalog.entries(self._current())
+
+    def __iter__(self) -> Iterator[RegisteredRule]:
+        return iter(self.list())
+
+    def __len__(self) -> int:
+        return len(self.list())
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self._catalog.entry(name, self._current()) is not None
+
+    def __getitem__(self, name: str) -> RegisteredRule:
+        """The rule with this name.
+
+        Raises
+        ------
+        DefinitionError
+            If there is none; it names those with similar names.
+        """
+        return self._known(self._current(), name)
+
+    # -- changing --------------------------------------------------------------------------
+
+    def create(
+        self,
+        action: Action,
+        *,
+        on: Any,
+        name: str | None = None,
+        enabled: bool = True,
+        when: Any = None,
+        coupling: str = "immediate",
+        priority: int | None = None,
+        on_abort: str = "triggering",
+        params: Mapping[str, Any] | None = None,
+        set_oriented: bool = False,
+        reads: Any = None,
+        writes: Any = None,
+        raises: Any = None,
+    ) -> RegisteredRule:
+        """Create a rule; the parameters are those of `Database.rule`.
+
+        Parameters
+        ----------
+        enabled : bool
+            Whether it can be triggered, unless an earlier run has left it otherwise.
+
+        Raises
+        ------
+        RuleSignatureError, DefinitionError
+            If something about the rule has no meaning, its name is taken, or a table of its event
+            is not there.
+        """
+        rule = Rule.define(
+            action,
+            on=on,
+            when=when,
+            coupling=coupling,
+            priority=priority,
+            on_abort=on_abort,
+            name=name,
+            params=params,
+            set_oriented=set_oriented,
+            reads=reads,
+            writes=writes,
+            raises=raises,
+        )
+
+        def create(t: Transaction) -> RegisteredRule:
+            self._check_tables(t, [rule])
+            return self._create(t, rule, enabled=enabled)
+
+        return self._do(create)
+
+    def define(self, rule: Rule) -> RegisteredRule:
+        """Register a rule that code defines, and take over what is kept of it.
+
+        With the definition that an earlier run had it keeps its version, and whether it is
+        enabled, its coupling, priority and on_abort as they were last changed: without a
+        transaction. Another definition makes a new version. Its tables need not be there yet.
+
+        Raises
+        ------
+        DefinitionError
+            If the name is taken.
+        """
+        if self._current() is None:
+            row = self._persisted.pop(rule.name, None)
+            if row is not None and row["fingerprint"] == fingerprint(rule):
+                entry = _as_kept(_new(rule, version=0, enabled=True), row)
+                if self._catalog.add_committed(entry):
+                    return entry
+        return self._do(lambda t: self._create(t, rule, enabled=True))
+
+    def enable(self, name: str) -> RegisteredRule:
+        """Let a rule be triggered again, by events from now on; returns its new version.
+
+        A composite event of it does not know what happened while it was off.
+
+        Raises
+        ------
+        DefinitionError
+            If there is no such rule, or a table of its event has been dropped.
+        """
+
+        def enabled(t: Transaction, entry: RegisteredRule) -> RegisteredRule:
+            if not entry.enabled:
+                self._check_tables(t, [entry.rule])
+            return _changed(entry, entry.rule, enabled=True)
+
+        return self._do(lambda t: self._change(t, name, enabled))
+
+    def disable(self, name: str) -> RegisteredRule:
+        """Keep a rule from being triggered; what it has been triggered for still runs.
+
+        Raises
+        ------
+        DefinitionError
+            If there is no such rule.
+        """
+        return self._do(
+            lambda t: self._change(t, name, lambda _, e: _changed(e, e.rule, enabled=False))
+        )
+
+    def change(self, name: str, /, **fields: Any) -> RegisteredRule:
+        """Change some of on, action, when, coupling, priority, on_abort, params, set_oriented.
+
+        A restart keeps changes of coupling, priority and on_abort as long as the definition in
+        code is the same; the others last until this process ends, as functions are not kept.
+        Returns the new version; the present one if nothing is different.
+
+        Raises
+        ------
+        RuleSignatureError, DefinitionError
+            If there is no such rule or field, or the rule would have no meaning; it is as before.
+        """
+        for field in fields:
+            if field not in _CHANGEABLE:
+                raise DefinitionError(
+                    f"rule {name}: {field!r} is nothing that can be changed; "
+                    f"{_similar(field, _CHANGEABLE)}"
+                )
+
+        def changed(t: Transaction, entry: RegisteredRule) -> RegisteredRule:
+            rule = _redefined(entry.rule, fields)
+            if "on" in fields:
+                self._check_tables(t, [rule])
+            same_text = _KEPT.issuperset(fields)
+            return _changed(entry, rule, text=entry.fingerprint if same_text else fingerprint(rule))
+
+        return self._do(lambda t: self._change(t, name, changed))
+
+    def delete(self, name: str) -> None:
+        """Delete a rule; what it has been triggered for still runs.
+
+        Code that defines it again, after a restart too, creates it anew: to keep such a rule off,
+        `disable` it.
+
+        Raises
+        ------
+        DefinitionError
+            If there is no such rule.
+        """
+
+        def delete(t: Transaction) -> None:
+            self._known(t, name)
+            row = self._locked(t, name)
+            self._known(t, name)
+            if row is not None:
+                t.delete(self._rows.table, name)
+            self._catalog.put(t, name, None)
+
+        self._do(delete)
+
+    def refresh(self) -> None:
+        """Take over what other processes have committed: enabled, coupling, …, version, deletions.
+
+        A rule whose definition is another one there takes over whether it is enabled, and the
+        version. One round trip. Rules that only others have defined are not there: their functions
+        are not.
+        """
+
+        def refresh(t: Transaction) -> None:
+            names = [entry.name for entry in self._catalog.entries(t)]
+            rows = t.get_many(self._rows.table, names, for_update=True)
+            for name, row in rows.items():
+                self._catalog.await_others(t, name)
+                entry = self._catalog.entry(name, t)
+                if entry is not None:
+                    kept = None if row is None else _as_kept(entry, row)
+                    if kept is not entry:
+                        self._catalog.put(t, name, kept)
+
+        self._do(refresh)
+
+    # -- from data -------------------------------------------------------------------------
+
+    def load(
+        self,
+        rules: Any,
+        *,
+        modules: Iterable[ModuleType] | Mapping[str, ModuleType] = (),
+        allow: Iterable[str] = (),
+    ) -> builtins.list[RegisteredRule]:
+        """Create rules from data, all of them or none.
+
+        Parameters
+        ----------
+        rules : list of mappings, or mapping of str to mapping
+            Fields: ``name``, ``on``, ``do``, and optionally ``when``, ``coupling``, ``priority``,
+            ``on_abort``, ``params``, ``set_oriented``, ``enabled``. Functions are named
+            ``"module:function"``. Events: ``{"event": "EXIT"}``, ``{"updated": "accounts",
+            "columns": ["balance"]}``, ``{"inserted": …}``, ``{"deleted": …}``, ``{"seq": […],
+            "same": […], "within": seconds}``, in it ``{"not": {…}}``; ``alias`` and ``where`` (a
+            function) as in code. Tables are those of ``db.metadata``.
+        modules : iterable of modules, or mapping of str to module
+            Where functions may be found.
+        allow : iterable of str
+            Modules that may be imported for that. Nothing else is imported, nothing is evaluated.
+
+        Raises
+        ------
+        DefinitionError
+            Naming the rule; no rule is created then.
+        """
+        found = rules_from_data(
+            rules, functions=FunctionNames(modules, allow), table=self._declared_table
+        )
+
+        def load(t: Transaction) -> builtins.list[RegisteredRule]:
+            t.get_many(self._rows.table, [rule.name for rule, _ in found], for_update=True)
+            self._check_tables(t, [rule for rule, _ in found])
+            return [self._create(t, rule, enabled=enabled) for rule, enabled in found]
+
+        t = self._current()
+        if t is None:
+            return self._forest.run(load)
+        with t.subtransaction() as s:
+            return load(s)
+
+    def load_file(
+        self,
+        path: str | Path,
+        *,
+        modules: Iterable[ModuleType] | Mapping[str, ModuleType] = (),
+        allow: Iterable[str] = (),
+    ) -> builtins.list[RegisteredRule]:
+        """Create the rules of a YAML file, all of them or none; see `load`.
+
+        Raises
+        ------
+        DefinitionError
+            If the file cannot be read, or naming the rule that has no meaning.
+        """
+        return self.load(rules_from_file(path), modules=modules, allow=allow)
+
+    # -- not triggering --------------------------------------------------------------------
+
+    @contextmanager
+    def ignoring(self, *names: str) -> Iterator[None]:
+        """Let events of the transaction open on this thread, and its inferiors, not trigger rules.
+
+        Only events raised inside the block. The detectors of the rules are not shown them either.
+
+        Raises
+        ------
+        DefinitionError
+            If there is no such rule.
+        TransactionStateError
+            If no transaction of this database is open on this thread.
+        """
+        t = self._current()
+        if t is None:
+            raise TransactionStateError(
+                "ignoring() is about a transaction: open one on this thread, and write "
+                "`with db.ignoring(…):` inside it"
+            )
+        for name in names:
+            self._known(t, name)
+        token = self._catalog.ignore(t, frozenset(names))
+        try:
+            yield
+        finally:
+            self._catalog.heed(t, token)
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _current(self) -> Transaction | None:
+        t = current_transaction()
+        return t if t is not None and t.forest is self._forest else None
+
+    def _do(self, work: Callable[[Transaction], T]) -> T:
+        t = self._current()
+        return self._forest.run(work) if t is None else work(t)
+
+    def _known(self, t: Transaction | None, name: str) -> RegisteredRule:
+        entry = self._catalog.entry(name, t) if isinstance(name, str) else None
+        if entry is None:
+            known = [entry.name for entry in self._catalog.entries(t)]
+            raise DefinitionError(f"there is no rule named {name!r}; {_similar(name, known)}")
+        return entry
+
+    def _locked(self, t: Transaction, name: str) -> Row | None:
+        """The row of a rule, locked until the hierarchy ends; the catalog is as new as the row."""
+        row = t.get(self._rows.table, name, for_update=True)
+        self._catalog.await_others(t, name)
+        return row
+
+    def _create(self, t: Transaction, rule: Rule, *, enabled: bool) -> RegisteredRule:
+        if len(rule.name) > self._rows.name_length_max or "\0" in rule.name:
+            raise DefinitionError(
+                f"rule {rule.name[:50]!r}…: a name has at most {self._rows.name_length_max} "
+                f"characters, and no NUL"
+            )
+        row = self._locked(t, rule.name)
+        if self._catalog.entry(rule.name, t) is not None:
+            raise DefinitionError(
+                f"there is a rule named {rule.name!r} already; pass another name="
+            )
+        version = 1 if row is None else row["version"] + 1
+        entry = _new(rule, version=version, enabled=row["enabled"] if row else enabled)
+        if row is not None and row["fingerprint"] == entry.fingerprint:
+            entry = _as_kept(entry, row)
+        else:
+            self._write(t, entry, row)
+        self._catalog.put(t, rule.name, entry)
+        self._persisted.pop(rule.name, None)
+        return entry
+
+    def _change(
+        self,
+        t: Transaction,
+        name: str,
+        change: Callable[[Transaction, RegisteredRule], RegisteredRule],
+    ) -> RegisteredRule:
+        self._known(t, name)
+        row = self._locked(t, name)
+        before = self._known(t, name)
+        kept = before if row is None else _as_kept(before, row)
+        entry = change(t, kept)
+        if entry is not kept:
+            self._write(t, entry, row)
+        if entry is not before:
+            self._catalog.put(t, name, entry)
+        return entry
+
+    def _write(self, t: Transaction, entry: RegisteredRule, row: Row | None) -> None:
+        values = {
+            "version": entry.version,
+            "enabled": entry.enabled,
+            "coupling": str(entry.coupling),
+            "priority": entry.priority,
+            "on_abort": str(entry.on_abort),
+            "event": repr(entry.on).replace("\0", "\\0"),
+            "fingerprint": entry.fingerprint,
+            "changed_at": self._forest.clock.now(),
+        }
+        if row is None:
+            t.insert(self._rows.table, {"name": entry.name, **values})
+        else:
+            t.update(self._rows.table, entry.name, **values)
+
+    def _check_tables(self, t: Transaction, rules: Iterable[Rule]) -> None:
+        """Refuse rules about tables that are not there."""
+        bound = {
+            name: rule.name for rule in rules for kind, name in rule.on.keys if kind != "event"
+        }
+        with t.hierarchy.breaking():
+            missing = self._rows.missing_tables(t.hierarchy.session, bound)
+        if missing:
+            raise DefinitionError(
+                f"rule {bound[missing[0]]}: the database has no table {missing[0]}; it has been "
+                f"dropped, or db.create_all() is still to come"
+            )
+
+    def _declared_table(self, name: Any) -> Any:
+        tables = self._declared_tables()
+        table = tables.get(name) if isinstance(name, str) else None
+        if table is None:
+            raise DefinitionError(f"no table {name!r} is declared; {_similar(name, tables)}")
+        return table
+
+
+def _new(rule: Rule, *, version: int, enabled: bool) -> RegisteredRule:
+    return RegisteredRule.of(rule, version=version, enabled=enabled, fingerprint=fingerprint(rule))
+
+
+def _changed(
+    entry: RegisteredRule, rule: Rule, *, enabled: bool | None = None, text: str | None = None
+) -> RegisteredRule:
+    """The next version of a rule, or the present one if nothing is different."""
+    on = entry.enabled if enabled is None else enabled
+    if rule == entry.rule and on == entry.enabled:
+        return entry
+    return entry.changed(
+        rule,
+        version=entry.version + 1,
+        enabled=on,
+        fingerprint=entry.fingerprint if text is None else text,
+    )
+
+
+def _redefined(rule: Rule, fields: Mapping[str, Any]) -> Rule:
+    """`rule` with other fields, checked like a new one."""
+    old = {name: getattr(rule, name) for name in _CHANGEABLE}
+    defined = Rule.define(**{**old, "name": rule.name, **fields})
+    return replace(defined, declared=rule.declared)
+
+
+def _as_kept(entry: RegisteredRule, row: Mapping[str, Any]) -> RegisteredRule:
+    """A rule as its row says, which somebody else may have changed."""
+    if row["version"] == entry.version:
+        return entry
+    rule = entry.rule
+    if row["fingerprint"] == entry.fingerprint:
+        rule = replace(
+            rule,
+            coupling=Coupling(row["coupling"]),
+            priority=row["priority"],
+            on_abort=OnAbort(row["on_abort"]),
+        )
+    return entry.changed(
+        rule, version=row["version"], enabled=row["enabled"], fingerprint=entry.fingerprint
+    )
+
+
+def _similar(name: object, known: Iterable[str]) -> str:
+    names = sorted(known)
+    near = difflib.get_close_matches(str(name), names, 3)
+    if near:
+        return f"did you mean {' or '.join(map(repr, near))}?"
+    if not names:
+        return "there are none"
+    return f"there are {', '.join(names[:10])}{', …' if len(names) > 10 else ''}"

@@ -1,0 +1,214 @@
+"""Rules from data: mappings and lists, as they stand in a YAML file, to checked definitions."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from activedb.errors import ActiveDBError, DefinitionError
+from activedb.events import Expression, deleted, event, inserted, seq, updated
+from activedb.rules._function_names import FunctionNames
+from activedb.rules._rule import Rule
+
+__all__ = ["rules_from_data", "rules_from_file"]
+
+_NEEDED = ("on", "do")
+_OPTIONAL = ("when", "coupling", "priority", "on_abort", "params", "set_oriented", "enabled")
+_FIELDS = frozenset(("name", *_NEEDED, *_OPTIONAL))
+_KINDS = ("event", "inserted", "updated", "deleted", "seq", "not")
+_FIELDS_OF = {
+    "event": {"where", "alias"},
+    "inserted": {"where", "alias"},
+    "updated": {"columns", "where", "alias"},
+    "deleted": {"where", "alias"},
+    "seq": {"same", "within", "where"},
+    "not": set[str](),
+}
+
+
+def rules_from_data(
+    data: Any, *, functions: FunctionNames, table: Callable[[str], Any]
+) -> list[tuple[Rule, bool]]:
+    """Rules, and whether each is enabled, from a list of mappings or a mapping by name.
+
+    Parameters
+    ----------
+    data : list of mappings, or mapping of str to mapping
+        Each with ``on`` and ``do``, and what else a rule has.
+    functions : FunctionNames
+        What references to functions mean.
+    table : callable
+        Name to declared table; raises `DefinitionError`.
+
+    Raises
+    ------
+    DefinitionError
+        Naming the rule, if something has no meaning; two rules with one name included.
+    """
+    reader = _Reader(functions, table)
+    found: dict[str, tuple[Rule, bool]] = {}
+    for name, fields in _items(data):
+        rule, enabled = reader.rule(name, fields)
+        if rule.name in found:
+            raise DefinitionError(f"rule {rule.name}: two rules have this name; rename one")
+        found[rule.name] = (rule, enabled)
+    return list(found.values())
+
+
+def rules_from_file(path: str | Path) -> Any:
+    """What a YAML file says, for `rules_from_data`; plain data, nothing in it is evaluated.
+
+    Of YAML's booleans ``true`` and ``false`` are known, so that ``on:`` is a name. A key that
+    stands twice is refused.
+
+    Raises
+    ------
+    DefinitionError
+        If the file cannot be read or is no such YAML.
+    """
+    try:
+        return yaml.load(Path(path).read_text("utf-8"), Loader=_Loader)  # noqa: S506  # a SafeLoader
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+        raise DefinitionError(f"the rules in {path} cannot be read: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    functions: FunctionNames
+    table: Callable[[str], Any]
+
+    def rule(self, name: str, fields: Mapping[str, Any]) -> tuple[Rule, bool]:
+        """One rule; errors begin with its name."""
+        try:
+            _check_fields(fields, _FIELDS, needed=_NEEDED)
+            enabled = fields.get("enabled", True)
+            if not isinstance(enabled, bool):
+                raise DefinitionError(f"enabled is true or false, not {enabled!r}")
+            when = fields.get("when")
+            rule = Rule.define(
+                self.functions.function(fields["do"]),
+                name=name,
+                on=self.expression(fields["on"]),
+                when=None if when is None else self.functions.function(when),
+                coupling=fields.get("coupling", "immediate"),
+                priority=fields.get("priority"),
+                on_abort=fields.get("on_abort", "triggering"),
+                params=fields.get("params"),
+                set_oriented=fields.get("set_oriented", False),
+            )
+        except ActiveDBError as error:
+            message = str(error)
+            if message.startswith(f"rule {name}:"):
+                raise
+            raise type(error)(f"rule {name}: {message}") from error
+        return rule, enabled
+
+    def expression(self, data: Any) -> Expression:
+        """The event expression of data such as ``{"updated": "accounts"}``."""
+        if not isinstance(data, Mapping):
+            raise DefinitionError(f"an event is written like {{event: EXIT}}, not {data!r}")
+        kinds = [kind for kind in _KINDS if kind in data]
+        if len(kinds) != 1:
+            raise DefinitionError(
+                f"an event is one of {', '.join(_KINDS)}, such as {{event: EXIT}}; {dict(data)!r} "
+                f"is {' and '.join(kinds) or 'none'}"
+            )
+        kind = kinds[0]
+        _check_fields(data, {kind} | _FIELDS_OF[kind])
+        what = data[kind]
+        if kind == "not":
+            return ~self.expression(what)
+        if kind == "seq":
+            return self.sequence(what, data)
+        where = data.get("where")
+        options: dict[str, Any] = {
+            "where": None if where is None else self.functions.function(where),
+            "alias": data.get("alias"),
+        }
+        if kind == "event":
+            return event(what, **options)
+        table = self.table(what)
+        if kind == "updated":
+            return updated(table, *_strings(data.get("columns", ()), "columns"), **options)
+        return (inserted if kind == "inserted" else deleted)(table, **options)
+
+    def sequence(self, parts: Any, data: Mapping[str, Any]) -> Expression:
+        """A sequence with its options."""
+        if not isinstance(parts, list):
+            raise DefinitionError(f"seq takes a list of events, not {parts!r}")
+        found: Expression = seq(*(self.expression(part) for part in parts))
+        same = _strings(data.get("same", ()), "same")
+        if same:
+            found = found.same(*same)
+        if data.get("where") is not None:
+            found = found.where(self.functions.function(data["where"]))
+        return found if data.get("within") is None else found.within(data["within"])
+
+
+def _items(data: Any) -> Iterable[tuple[str, Mapping[str, Any]]]:
+    """Names and fields of the rules in `data`."""
+    if isinstance(data, Mapping):
+        pairs = [(name, fields) for name, fields in data.items()]
+    elif isinstance(data, list | tuple):
+        pairs = [(f.get("name") if isinstance(f, Mapping) else None, f) for f in data]
+    else:
+        raise DefinitionError(f"rules come as a list or a mapping by name, not {data!r}")
+    for number, (name, fields) in enumerate(pairs, 1):
+        if not isinstance(name, str) or not name:
+            raise DefinitionError(f"rule number {number} needs a name, a string, not {name!r}")
+        if not isinstance(fields, Mapping):
+            raise DefinitionError(f"rule {name}: fields such as on and do come as a mapping")
+        if fields.get("name", name) != name:
+            raise DefinitionError(
+                f"rule {name}: it calls itself {fields['name']!r}; leave that out"
+            )
+        yield name, fields
+
+
+def _check_fields(
+    data: Mapping[Any, Any], known: Iterable[str], needed: Iterable[str] = ()
+) -> None:
+    names = sorted(known)
+    for field in data:
+        if field not in names:
+            near = difflib.get_close_matches(str(field), names, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names)}"
+            raise DefinitionError(f"there is no field {field!r}; {hint}")
+    for field in needed:
+        if field not in data:
+            raise DefinitionError(f"the field {field!r} is missing")
+
+
+def _strings(value: Any, field: str) -> list[str]:
+    if not isinstance(value, list | tuple):
+        raise DefinitionError(f"{field} takes a list of names, not {value!r}")
+    return list(value)
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's safe loader with the booleans of YAML 1.2, which refuses keys that stand twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key.value!r} stands twice", key.start_mark
+                )
+            if isinstance(key.value, str):
+                seen.add(key.value)
+        return super().construct_mapping(node, deep=deep)
+
+
+_BOOLEAN = "tag:yaml.org,2002:bool"
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != _BOOLEAN]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(_BOOLEAN, re.compile("^(?:true|false)$"), list("tf"))

@@ -1,0 +1,111 @@
+"""Drafts: what transactions that have not committed have changed in the catalog."""
+
+from __future__ import annotations
+
+from activedb.rules._registered import RegisteredRule
+from activedb.transactions import Transaction
+
+__all__ = ["Draft", "Drafts"]
+
+
+class Draft:
+    """What one transaction has changed, and which rules it ignores.
+
+    Attributes
+    ----------
+    entries : dict
+        Rule name to what has become of the rule; None if it is deleted.
+    by_key : dict
+        Event key to those of `entries` that listen to it, by name.
+    ignored : dict
+        Names of rules that its events do not trigger, by block.
+    """
+
+    __slots__ = ("by_key", "entries", "ignored")
+
+    def __init__(self) -> None:
+        self.entries: dict[str, RegisteredRule | None] = {}
+        self.by_key: dict[tuple[str, str], dict[str, RegisteredRule]] = {}
+        self.ignored: dict[object, frozenset[str]] = {}
+
+    def put(self, name: str, entry: RegisteredRule | None) -> None:
+        """Note what has become of a rule; O(event keys of the rule)."""
+        before = self.entries.get(name)
+        if before is not None:
+            for key in before.keys:
+                del self.by_key[key][name]
+        self.entries[name] = entry
+        if entry is not None:
+            for key in entry.keys:
+                self.by_key.setdefault(key, {})[name] = entry
+
+
+class Drafts(dict[int, dict[int, Draft]]):
+    """The drafts of live transactions, by id of the top-level one and then by their own.
+
+    False as long as there is none, which a dict says faster than a method. Guarded by the latch of
+    the catalog.
+    """
+
+    def of(self, t: Transaction) -> Draft:
+        """The draft of a live transaction, empty if it had none."""
+        return self.setdefault(t.hierarchy.top_id, {}).setdefault(t.id, Draft())
+
+    def line(self, t: Transaction | None) -> list[Draft]:
+        """The drafts that `t` sees, its own and those of its superiors, nearest first; O(depth)."""
+        if t is None:
+            return []
+        drafts = self.get(t.hierarchy.top_id)
+        found: list[Draft] = []
+        node: Transaction | None = t if drafts else None
+        while node is not None and drafts:
+            draft = drafts.get(node.id)
+            if draft is not None:
+                found.append(draft)
+            node = node.parent
+        return found
+
+    def others_have(self, t: Transaction | None, name: str) -> bool:
+        """Whether another hierarchy than that of `t` has changed a rule."""
+        mine = None if t is None else t.hierarchy.top_id
+        return any(
+            name in draft.entries
+            for top, drafts in self.items()
+            if top != mine
+            for draft in drafts.values()
+        )
+
+    def heed(self, t: Transaction, token: object) -> None:
+        """End an ignoring block, if `t` has not ended before."""
+        drafts = self.get(t.hierarchy.top_id, {})
+        draft = drafts.get(t.id)
+        if draft is None:
+            return
+        draft.ignored.pop(token, None)
+        if not draft.ignored and not draft.entries:
+            self._drop(t)
+
+    def end(self, t: Transaction, *, committed: bool) -> dict[str, RegisteredRule | None]:
+        """Take away the draft of a transaction that has ended; returns what is committed by that.
+
+        A subtransaction that has committed hands it to its parent.
+        """
+        draft = self._drop(t)
+        if draft is None or not committed:
+            return {}
+        if t.parent is None:
+            return draft.entries
+        if draft.entries:
+            above = self.of(t.parent)
+            for name, entry in draft.entries.items():
+                above.put(name, entry)
+        return {}
+
+    def _drop(self, t: Transaction) -> Draft | None:
+        drafts = self.get(t.hierarchy.top_id)
+        if drafts is None:
+            return None
+        draft = drafts.pop(t.id, None)
+        if not drafts:
+            del self[t.hierarchy.top_id]
+        return draft

@@ -1,0 +1,41 @@
+"""Functions that rules from data name."""
+
+from __future__ import annotations
+
+from os import getcwd  # what a module has for itself is not offered to data
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from activedb import Occurrence, Transaction
+
+__all__ = ["capital", "check", "grow", "is_big", "note"]
+
+noted: list[str] = []
+here = getcwd
+
+
+def note(t: Transaction, o: Occurrence) -> None:
+    """Note the event."""
+    noted.append(o.name)
+
+
+def grow(t: Transaction, o: Occurrence, *, by: int) -> None:
+    """Note a number, more by a parameter."""
+    noted.append(f"{o.params['n'] + by}")
+
+
+def check(t: Transaction, o: Occurrence, *, limit: int = 5) -> bool:
+    """Whether a number is below a parameter."""
+    return bool(o.params["n"] < limit)
+
+
+def is_big(o: Occurrence) -> bool:
+    """Whether the number of an event is a big one."""
+    return bool(o.params["n"] > 100)
+
+
+def _hidden(t: Transaction, o: Occurrence) -> None:
+    noted.append("hidden")
+
+
+capital = 3

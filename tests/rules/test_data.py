@@ -1,0 +1,284 @@
+"""Rules from mappings, lists and YAML files: the same objects, or an error that names the rule."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import activedb as adb
+from activedb.errors import ActiveDBError, DefinitionError
+from tests.rules import actions
+from tests.rules.listing import listed, stored
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from activedb import Database
+    from tests.engine.ledger import Ledger
+
+M = "tests.rules.actions"
+
+
+@pytest.fixture(autouse=True)
+def noted() -> Iterator[list[str]]:
+    """What the rules of `actions` have noted in this test."""
+    actions.noted.clear()
+    return actions.noted
+
+
+def test_rules_of_a_list_act_as_if_written_in_code(ledger: Ledger, noted: list[str]) -> None:
+    db = ledger.db
+    loaded = db.rules.load(
+        [
+            {
+                "name": "grow",
+                "on": {"event": "A"},
+                "do": f"{M}:grow",
+                "when": f"{M}:check",
+                "params": {"by": 10, "limit": 3},
+                "priority": 2,
+                "on_abort": "rule",
+            },
+            {"name": "off", "on": {"event": "A"}, "do": f"{M}:note", "enabled": False},
+            {
+                "name": "balance",
+                "on": {"updated": "accounts", "columns": ["balance"]},
+                "do": f"{M}:note",
+                "coupling": "deferred",
+                "set_oriented": True,
+            },
+        ],
+        modules=[actions],
+    )
+    assert [r.name for r in loaded] == ["grow", "off", "balance"]
+    assert listed(db) == stored(db)
+    assert listed(db) == {"grow": (1, True, 2), "off": (1, False, None), "balance": (1, True, None)}
+    assert db.rules["grow"].on_abort == "rule"
+    db.signal("A", n=1)
+    db.signal("A", n=3)
+    assert noted == ["11"]
+    with db.transaction() as t:
+        t.update(ledger.accounts, 1, balance=1)
+        t.update(ledger.accounts, 2, balance=1)
+    assert noted == ["11", "accounts"]
+
+
+@pytest.mark.parametrize(
+    ("data", "expression"),
+    [
+        ({"event": "A"}, adb.event("A")),
+        ({"event": "A", "alias": "first"}, adb.event("A", alias="first")),
+        ({"event": "A", "where": f"{M}:is_big"}, adb.event("A", where=actions.is_big)),
+        (
+            {
+                "seq": [{"event": "A"}, {"not": {"event": "B"}}, {"event": "C"}],
+                "same": ["n"],
+                "within": 45,
+            },
+            adb.seq(adb.event("A"), ~adb.event("B"), adb.event("C")).same("n").within(45),
+        ),
+        ({"seq": [{"event": "A"}, {"event": "B"}]}, adb.seq(adb.event("A"), adb.event("B"))),
+    ],
+)
+def test_event_of_data_is_the_expression_of_code(
+    in_memory: Ledger, data: dict[str, Any], expression: adb.Expression
+) -> None:
+    (rule,) = in_memory.db.rules.load({"r": {"on": data, "do": f"{M}:note"}}, modules=[actions])
+    assert rule.on == expression
+
+
+def test_table_events_of_data_are_the_expressions_of_code(ledger: Ledger) -> None:
+    kinds = {
+        "i": ({"inserted": "accounts"}, adb.inserted(ledger.accounts)),
+        "u": ({"updated": "accounts"}, adb.updated(ledger.accounts)),
+        "c": ({"updated": "facts", "columns": ["value"]}, adb.updated(ledger.facts, "value")),
+        "d": ({"deleted": "accounts"}, adb.deleted(ledger.accounts)),
+    }
+    data = {name: {"on": on, "do": f"{M}:note"} for name, (on, _) in kinds.items()}
+    for rule in ledger.db.rules.load(data, modules=[actions]):
+        assert rule.on == kinds[rule.name][1]
+
+
+def rule(**fields: Any) -> list[dict[str, Any]]:
+    """A good rule, and one with these fields."""
+    good = {"name": "good", "on": {"event": "A"}, "do": f"{M}:note"}
+    return [good, {**good, "name": "bad", **fields}]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (3, "rules come as a list or a mapping"),
+        ([3], "rule number 1 needs a name"),
+        ([{"on": {"event": "A"}}], "rule number 1 needs a name"),
+        ({"bad": 3}, "rule bad: fields"),
+        ({"bad": {"name": "good"}}, "rule bad: it calls itself 'good'"),
+        ({"bad": {"do": f"{M}:note"}}, "rule bad: the field 'on' is missing"),
+        ({"bad": {"on": {"event": "A"}}}, "rule bad: the field 'do' is missing"),
+        (rule(name="good"), "rule good: two rules have this name"),
+        (rule(prioritty=3), "rule bad: there is no field 'prioritty'; did you mean 'priority'"),
+        (rule(priority="3"), "rule bad: priority takes an integer, not '3'"),
+        (rule(coupling="eventually"), "rule bad: coupling='eventually' is not one of 'immediate'"),
+        (rule(coupling=["deferred"]), "rule bad: coupling="),
+        (rule(on_abort="all"), "rule bad: on_abort='all'"),
+        (rule(enabled="no"), "rule bad: enabled is true or false, not 'no'"),
+        (rule(set_oriented=True), "rule bad: set_oriented=True goes together"),
+        (rule(params={"by": 1}), "rule bad: neither the action nor the condition takes"),
+        (rule(params=[1]), "rule bad: params takes a mapping"),
+        (rule(params={"a b": 1}), "rule bad: a parameter is named like an argument"),
+        (rule(do=f"{M}:grow"), "rule bad: the action grow.*cannot be called"),
+        (rule(on="A"), "rule bad: an event is written like"),
+        (rule(on={"evnt": "A"}), "rule bad: an event is one of"),
+        (rule(on={"event": "A", "deleted": "accounts"}), "rule bad: .*is event and deleted"),
+        (rule(on={"event": "A", "columns": ["x"]}), "rule bad: there is no field 'columns'"),
+        (rule(on={"event": 3}), "rule bad: "),
+        (rule(on={"not": {"event": "A"}}), "rule bad: "),
+        (rule(on={"seq": {"event": "A"}}), "rule bad: seq takes a list"),
+        (rule(on={"seq": []}), "rule bad: a sequence needs parts"),
+        (rule(on={"seq": [{"event": "A"}], "within": "long"}), "rule bad: within"),
+        (rule(on={"seq": [{"event": "A"}], "same": "n"}), "rule bad: same takes a list"),
+        (rule(on={"inserted": "acounts"}), "rule bad: no table 'acounts' .*'accounts'"),
+        (rule(on={"inserted": ["accounts"]}), "rule bad: no table"),
+        (rule(on={"updated": "accounts", "columns": ["x"]}), "rule bad: table accounts has no"),
+        (rule(do=3), "rule bad: a function is named as 'module:function', not 3"),
+        (rule(do="print"), "rule bad: a function is named as 'module:function'"),
+        (rule(do="os:system"), "rule bad: functions of module 'os' are not allowed here"),
+        (rule(do="builtins:eval"), "rule bad: functions of module 'builtins' are not allowed"),
+        (rule(do=f"{M}:getcwd"), "rule bad: module .* offers no function 'getcwd'"),
+        (rule(do=f"{M}:here"), "rule bad: module .* offers no function 'here'"),
+        (rule(do=f"{M}:_hidden"), "rule bad: module .* offers no function '_hidden'"),
+        (rule(do=f"{M}:capital"), "rule bad: module .* offers no function 'capital'"),
+        (rule(do=f"{M}:note.__globals__"), "rule bad: module .* offers no function"),
+        (rule(when="no:thing"), "rule bad: functions of module 'no'"),
+    ],
+)
+def test_data_without_meaning_is_refused_and_nothing_of_it_is_created(
+    in_memory: Ledger, data: Any, message: str, noted: list[str]
+) -> None:
+    db = in_memory.db
+    db.rule(on=adb.event("Z"), name="old")(lambda t, o: None)
+    before = db.rules.list()
+    with pytest.raises(ActiveDBError, match=message):
+        db.rules.load(data, modules=[actions])
+    with db.transaction():
+        with pytest.raises(ActiveDBError, match=message):
+            db.rules.load(data, modules=[actions])
+        assert db.rules.list() == before
+        db.signal("A")
+    assert db.rules.list() == before
+    assert stored(db) == {"old": (1, True, None)}
+    assert noted == []
+
+
+def test_load_with_a_name_that_is_taken_creates_nothing_in_an_open_transaction(
+    db: Database,
+) -> None:
+    db.rule(on=adb.event("Z"), name="bad")(lambda t, o: None)
+    before = db.rules.list()
+    with db.transaction():
+        with pytest.raises(DefinitionError, match="there is a rule named 'bad' already"):
+            db.rules.load(rule(), modules=[actions])
+        assert db.rules.list() == before
+    assert db.rules.list() == before
+    assert stored(db) == {"bad": (1, True, None)}
+
+
+def test_load_of_a_rule_on_a_dropped_table_creates_nothing(ledger: Ledger) -> None:
+    db = ledger.db
+    with db.connection() as connection:
+        connection.exec_driver_sql("DROP TABLE facts")
+        connection.commit()
+    with pytest.raises(DefinitionError, match="rule bad: the database has no table facts"):
+        db.rules.load(rule(on={"inserted": "facts"}), modules=[actions])
+    assert listed(db) == stored(db) == {}
+
+
+def test_module_is_imported_only_when_it_is_allowed(
+    in_memory: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db = in_memory.db
+    (tmp_path / "of_elsewhere.py").write_text("def act(t, o): pass\n")
+    (tmp_path / "broken_elsewhere.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    data = {"r": {"on": {"event": "A"}, "do": "of_elsewhere:act"}}
+    with pytest.raises(
+        DefinitionError, match=r"'of_elsewhere' are not allowed here \(allowed: x\)"
+    ):
+        db.rules.load(data, allow=["x"])
+    assert "of_elsewhere" not in sys.modules
+    db.rules.load(data, allow=["of_elsewhere"])
+    del sys.modules["of_elsewhere"]
+    for name in ("broken_elsewhere", "missing_elsewhere"):
+        with pytest.raises(DefinitionError, match=f"rule q: module '{name}' cannot be imported"):
+            db.rules.load({"q": {"on": {"event": "A"}, "do": f"{name}:act"}}, allow=[name])
+    with pytest.raises(DefinitionError, match="allow takes a list"):
+        db.rules.load(data, allow="of_elsewhere")
+    with pytest.raises(DefinitionError, match="modules takes a list"):
+        db.rules.load(data, modules=actions)  # type: ignore[arg-type]  # misuse on purpose
+
+
+YAML = """
+# `on` is a name here, no boolean
+overdraft:
+  on: {updated: accounts, columns: [balance]}
+  when: bank:check
+  do: bank:grow
+  params: {by: 5, limit: 0}
+  coupling: deferred
+  priority: -3
+watch:
+  on:
+    seq:
+      - {event: EXIT}
+      - not: {event: SANITIZE}
+      - {event: ENTER}
+    same: [worker]
+    within: 45
+  do: bank:note
+  enabled: false
+"""
+
+
+def test_rules_of_a_yaml_file_are_those_of_the_same_data(ledger: Ledger, tmp_path: Path) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text(YAML, encoding="utf-8")
+    overdraft, watch = ledger.db.rules.load_file(path, modules={"bank": actions})
+    assert overdraft.on == adb.updated(ledger.accounts, "balance")
+    assert overdraft.rule.action is actions.grow
+    assert overdraft.rule.when is actions.check
+    assert dict(overdraft.rule.params) == {"by": 5, "limit": 0}
+    assert (overdraft.coupling, overdraft.priority, overdraft.enabled) == ("deferred", -3, True)
+    unsanitised = adb.seq(adb.event("EXIT"), ~adb.event("SANITIZE"), adb.event("ENTER"))
+    assert watch.on == unsanitised.same("worker").within(45)
+    assert not watch.enabled
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "cannot be read"),
+        ("a: [", "cannot be read"),
+        ("!!python/object/apply:os.system [ls]", "cannot be read"),
+        ("r: !!python/name:os.system", "cannot be read"),
+        ("r: {on: {event: A}, do: 'm:f'}\nr: {on: {event: B}, do: 'm:f'}", "'r' stands twice"),
+        ("r: {on: {event: A}, on: {event: B}, do: 'm:f'}", "'on' stands twice"),
+        ("- {name: r, on: {event: A}, do: 'os:system'}", "rule r: functions of module 'os'"),
+        ("", "rules come as a list"),
+        ("just text", "rules come as a list"),
+        ("[" * 5_000, "cannot be read"),
+        ("a: \udcff", "cannot be read"),
+    ],
+)
+def test_yaml_without_meaning_is_refused_and_nothing_of_it_is_created(
+    in_memory: Ledger, tmp_path: Path, text: str | None, message: str
+) -> None:
+    db = in_memory.db
+    path = tmp_path / "rules.yaml"
+    if text is not None:
+        path.write_text(text, encoding="utf-8", errors="surrogateescape")
+    with pytest.raises(DefinitionError, match=message):
+        db.rules.load_file(path, modules=[actions])
+    assert listed(db) == stored(db) == {}

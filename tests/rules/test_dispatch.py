@@ -1,0 +1,125 @@
+"""What an event costs is counted, not timed: calls of functions, rules asked."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import activedb as adb
+from tests.databases import PATIENCE_S, in_thread
+from tests.engine.ledger import Ledger, open_ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from activedb import Database, Occurrence, Transaction
+
+
+@pytest.fixture
+def db() -> Iterator[Database]:
+    """In memory, as dispatch asks no store; without the verifying locks, slow for 10,000 rows."""
+    with adb.connect("memory://") as db:
+        yield db
+
+
+def calls_of(work: Callable[[], object]) -> int:
+    """How many functions, of Python and of C, are called for some work."""
+    calls = 0
+
+    def count(frame: object, event: str, arg: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def define(db: Database, count: int) -> list[str]:
+    """Define rules, each on an event of its own, with a condition in the event; who is asked."""
+    asked: list[str] = []
+
+    def action(t: Transaction, o: Occurrence) -> None:
+        pass
+
+    with db.transaction():
+        for number in range(len(db.rules), count):
+
+            def predicate(o: Occurrence) -> bool:
+                asked.append(o.name)
+                return True
+
+            db.rule(on=adb.event(f"E{number}", where=predicate), name=f"r{number}")(action)
+    return asked
+
+
+def test_event_costs_its_own_rules_only_among_ten_thousand(db: Database) -> None:
+    costs: dict[int, list[int]] = {}
+    for count in (10, 10_000):
+        asked = define(db, count)
+        with db.transaction() as t:
+            catalog = db._catalog
+            ours, nobodys = adb.occurrence("E3", timestamp=1), adb.occurrence("X", timestamp=1)
+            db._triggering.occurred(t, ours)  # whatever happens once
+            asked.clear()
+            costs[count] = [
+                calls_of(lambda: db._triggering.feed(ours, t)),  # noqa: B023
+                calls_of(lambda: db._triggering.feed(nobodys, t)),  # noqa: B023
+                calls_of(lambda: db._triggering.occurred(t, nobodys)),  # noqa: B023
+                calls_of(lambda: catalog.listening_to(("event", "E3"), t)),  # noqa: B023
+            ]
+            assert len(catalog.listening_to(("event", "E3"), t)) == 1
+    assert len(db.rules) == 10_000
+    assert costs[10] == costs[10_000]
+
+
+def test_rules_of_other_events_are_not_asked(db: Database) -> None:
+    asked = define(db, 100)
+    for _ in range(3):
+        db.signal("E7")
+    assert asked == ["E7"] * 3
+
+
+def test_transaction_without_changes_pays_no_walk_for_the_drafts_of_another(db: Database) -> None:
+    define(db, 5)
+    o = adb.occurrence("E3", timestamp=1)
+    other = db.transaction()
+    with db.transaction() as t:
+        plain = calls_of(lambda: db._triggering.feed(o, t))
+    with other:
+        db.rules.disable("r4")
+        beside: list[int] = []
+
+        def in_another() -> None:
+            with db.transaction() as t:
+                db._triggering.feed(o, t)
+                for _ in range(30):  # a deep line costs no more
+                    t = t.subtransaction().__enter__()
+                beside.append(calls_of(lambda: db._triggering.feed(o, t)))
+                while t.parent is not None:
+                    t.__exit__(None, None, None)
+                    t = t.parent
+
+        in_thread(in_another).result(PATIENCE_S)
+    assert beside[0] <= plain + 8
+
+
+def test_row_changes_that_nobody_listens_to_make_no_occurrence(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger: Ledger = open_ledger(db, {1: 1})
+    define(db, 100)
+    made: list[Any] = []
+    occurred = db._triggering.occurred
+    monkeypatch.setattr(db._triggering, "occurred", lambda t, o: (made.append(o), occurred(t, o)))
+    with db.transaction() as t:
+        t.update(ledger.accounts, 1, balance=2)
+        assert made == []
+        db.rules.create(lambda t, o: None, on=adb.updated(ledger.accounts), name="now")
+        t.update(ledger.accounts, 1, balance=3)
+    assert len(made) == 1

@@ -1,0 +1,163 @@
+"""Forms of rules: with parameters, without a condition, for sets of occurrences."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import update
+
+import activedb as adb
+from activedb.errors import DefinitionError, RuleSignatureError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from activedb import Occurrence, Transaction
+    from tests.engine.ledger import Ledger
+
+
+def test_parameters_are_given_to_whom_takes_them(ledger: Ledger) -> None:
+    ran: list[Any] = []
+
+    def above(t: Transaction, o: Occurrence, *, limit: int) -> bool:
+        return bool(o.params["n"] > limit)
+
+    @ledger.db.rule(on=adb.event("A"), when=above, params={"limit": 3, "mark": "!"})
+    def rule(t: Transaction, o: Occurrence, mark: str) -> None:
+        ran.append((o.params["n"], mark))
+
+    ledger.db.signal("A", n=3)
+    ledger.db.signal("A", n=4)
+    assert ran == [(4, "!")]
+    ledger.db.rules.change("rule", params={"limit": 0, "mark": "?"})
+    ledger.db.signal("A", n=1)
+    assert ran == [(4, "!"), (1, "?")]
+
+
+def test_parameters_go_to_functions_that_take_any(ledger: Ledger) -> None:
+    ran: list[Any] = []
+    ledger.db.rule(on=adb.event("A"), name="r", params={"a": 1, "b": 2})(
+        lambda t, o, **params: ran.append(params)
+    )
+    ledger.db.signal("A")
+    assert ran == [{"a": 1, "b": 2}]
+
+
+@pytest.mark.parametrize(
+    ("action", "params", "message"),
+    [
+        (lambda t, o: None, {"limit": 1}, "neither the action nor the condition takes .*'limit'"),
+        (
+            lambda t, o, *, limit: None,
+            None,
+            r"rule r: the action .* cannot be called with \(t, o\)",
+        ),
+        (lambda t, o, *, limit: None, {"limt": 1}, "rule r: the action"),
+        (lambda t, o, *, a, b: None, {"a": 1}, r"cannot be called with \(t, o, a=…\)"),
+        (lambda t, o: None, {"t": 1}, "rule r: the action"),
+        (lambda t, o, **more: None, {1: 1}, "rule r: a parameter is named like an argument"),
+        (lambda t, o, **more: None, 7, "rule r: params takes a mapping"),
+    ],
+)
+def test_parameters_that_nobody_takes_are_refused(
+    in_memory: Ledger, action: Callable[..., Any], params: Any, message: str
+) -> None:
+    with pytest.raises(DefinitionError, match=message):
+        in_memory.db.rule(on=adb.event("A"), name="r", params=params)(action)
+    assert in_memory.db.rules.list() == []
+
+
+def test_condition_that_lacks_a_parameter_is_refused(in_memory: Ledger) -> None:
+    with pytest.raises(RuleSignatureError, match=r"the condition \(when=\)"):
+        in_memory.db.rule(
+            on=adb.event("A"), name="r", when=lambda t, o, *, limit: True, params={"mark": 1}
+        )(lambda t, o, mark: None)
+
+
+def test_set_oriented_rule_fires_once_for_all_rows_of_a_statement(ledger: Ledger) -> None:
+    db = ledger.db
+    fired: list[list[tuple[int, int]]] = []
+
+    @db.rule(on=adb.updated(ledger.accounts), coupling="deferred", set_oriented=True)
+    def rule(t: Transaction, o: Occurrence) -> None:
+        fired.append([(p.old["balance"], p.new["balance"]) for p in o.occurrences])
+        assert [row["id"] for row in o.rows] == [p.new["id"] for p in o.occurrences]
+        ledger.write(t, "ran")
+
+    with db.transaction() as t:
+        assert t.execute(update(ledger.accounts).values(balance=ledger.accounts.c.balance + 1)) == 2
+        assert fired == []
+    assert fired == [[(10, 11), (20, 21)]]
+    assert ledger.lines() == ["ran"]
+    with db.transaction() as t:
+        t.update(ledger.accounts, 1, balance=0)
+    assert fired[1:] == [[(11, 0)]]
+
+
+def test_set_oriented_condition_is_asked_once_about_the_set(ledger: Ledger) -> None:
+    db = ledger.db
+    asked: list[int] = []
+    ran: list[int] = []
+
+    def three(t: Transaction, o: Occurrence) -> bool:
+        asked.append(len(o.rows))
+        return len(o.rows) == 3
+
+    db.rule(on=adb.event("A"), when=three, coupling="deferred", set_oriented=True, name="r")(
+        lambda t, o: ran.append(sum(row["n"] for row in o.rows))
+    )
+    for count in (2, 3):
+        with db.transaction():
+            for n in range(count):
+                db.signal("A", n=n)
+    assert asked == [2, 3]
+    assert ran == [3]
+
+
+def test_set_of_a_cycle_is_fired_cycle_by_cycle(ledger: Ledger) -> None:
+    db = ledger.db
+    sizes: list[int] = []
+
+    @db.rule(on=adb.event("A"), coupling="deferred", set_oriented=True)
+    def rule(t: Transaction, o: Occurrence) -> None:
+        sizes.append(len(o.occurrences))
+        if len(sizes) < 3:
+            for _ in o.occurrences:
+                db.signal("A")
+                db.signal("A")
+
+    with db.transaction():
+        db.signal("A")
+    assert sizes == [1, 2, 4]
+
+
+def test_set_oriented_rule_that_fails_alone_keeps_its_set_in_one_letter(ledger: Ledger) -> None:
+    db = ledger.db
+
+    @db.rule(
+        on=adb.updated(ledger.accounts), coupling="deferred", set_oriented=True, on_abort="rule"
+    )
+    def rule(t: Transaction, o: Occurrence) -> None:
+        raise ValueError("no")
+
+    with db.transaction() as t:
+        t.update(ledger.accounts, 1, balance=1)
+        t.update(ledger.accounts, 2, balance=2)
+    (letter,) = ledger.letters()
+    parts = dict(letter["payload"]["parts"])
+    assert [parts[n]["new"]["balance"] for n in ("0", "1")] == [1, 2]
+
+
+@pytest.mark.parametrize("coupling", ["immediate", "detached"])
+def test_set_oriented_rule_in_a_mode_without_sets_is_refused(
+    in_memory: Ledger, coupling: str
+) -> None:
+    with pytest.raises(DefinitionError, match="set_oriented=True goes together with coupling="):
+        in_memory.db.rule(on=adb.event("A"), name="r", coupling=coupling, set_oriented=True)(
+            lambda t, o: None
+        )
+    with pytest.raises(DefinitionError, match="set_oriented is True or False"):
+        in_memory.db.rule(on=adb.event("A"), name="r", set_oriented=1)(  # type: ignore[arg-type]
+            lambda t, o: None
+        )
