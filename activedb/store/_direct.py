@@ -27,7 +27,7 @@ def run(
     rows: Sequence[dict[str, Any]],
     *,
     last: bool = False,
-) -> None:
+) -> bool:
     """Execute `statement` for each of `rows`, which give all of its parameters.
 
     One round trip, however many rows. Errors are the driver's.
@@ -38,6 +38,11 @@ def run(
         Compiled once, so the same object has to come each time.
     last : bool
         Whether the transaction may be committed in the same round trip.
+
+    Returns
+    -------
+    bool
+        Whether it has been.
     """
     prepared = prepared_on(connection)
     if prepared is not None:
@@ -47,7 +52,7 @@ def run(
             except psycopg.Error as error:
                 _invalidate_if_lost(connection, error)
                 raise
-            return
+            return last
         prepared.renew()
     sql, processors = _compiled(statement, connection.dialect)
     bound = [
@@ -60,12 +65,13 @@ def run(
     if connection.dialect.name == "sqlite":
         driver: Any = connection.connection.driver_connection
         driver.executemany(sql, bound)
-        return
+        return False
     with driver_cursor(connection) as cursor:
         if len(bound) == 1:
             cursor.execute(sql, bound[0])
         else:
             cursor.executemany(sql, bound)
+    return False
 
 
 def fetch(

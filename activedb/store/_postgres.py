@@ -8,7 +8,6 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg
-from psycopg.pq import TransactionStatus
 from sqlalchemy import URL, Connection, Engine, MetaData, create_engine, func, select, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -183,11 +182,8 @@ class PostgresStore(Store):
             connection.execute(text("SET LOCAL synchronous_commit = off"))
         if connection.in_transaction():
             connection.commit()
-            return
-        driver: Any = connection.connection.driver_connection
-        # SQLAlchemy has not seen any of its statements, the last of which may have committed it.
-        if driver.pgconn.transaction_status != TransactionStatus.IDLE:
-            driver.commit()
+        else:  # SQLAlchemy has not seen any of its statements
+            connection.connection.driver_connection.commit()  # type: ignore[union-attr]
 
     @contextmanager
     def reader(self) -> Iterator[Connection | None]:

@@ -253,10 +253,9 @@ class Session(FlatTransaction):
                     self._about_to_write(connection, [last])
                     self._store.trigger("inside flush")
                 self._store.trigger("before commit")
-                if last is not None:
-                    write_one(connection, last, last=True)
-                with naming(connection, "commit", self._flushed):  # deferred constraints
-                    self._store.commit(connection, lazily=lazily)
+                if last is None or not write_one(connection, last, last=True):
+                    with naming(connection, "commit", self._flushed):  # deferred constraints
+                        self._store.commit(connection, lazily=lazily)
         except ConnectionLost as lost:
             self._settle(lost)
         self._committed()

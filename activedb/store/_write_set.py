@@ -69,7 +69,7 @@ class _Group:
 _key = attrgetter("key")
 
 
-_Step: TypeAlias = tuple[Callable[[Connection, Sequence[Change]], None], list[Change]]
+_Step: TypeAlias = tuple[Callable[[Connection, Sequence[Change]], bool], list[Change]]
 
 
 def _nothing() -> None:
@@ -125,18 +125,24 @@ def write(
         inside()
 
 
-def write_one(connection: Connection, change: Change, *, last: bool = False) -> None:
+def write_one(connection: Connection, change: Change, *, last: bool = False) -> bool:
     """Write one change, in one round trip; raises as `write` does.
 
     Parameters
     ----------
     last : bool
         Whether the transaction may be committed in the same round trip.
+
+    Returns
+    -------
+    bool
+        Whether it has been.
     """
     _, _, old, new = change
-    if old is not None or new is not None:
-        step = _insert if old is None else _delete if new is None else _update
-        step(connection, [change], last=last)
+    if old is None and new is None:
+        return False
+    step = _insert if old is None else _delete if new is None else _update
+    return step(connection, [change], last=last)
 
 
 def _grouped(changes: Iterable[Change]) -> dict[Table, _Group]:
@@ -219,14 +225,14 @@ def _parents_first(tables: tuple[Table, ...]) -> Sequence[Table]:
 # -- one table -----------------------------------------------------------------------------------
 
 
-def _delete(connection: Connection, gone: Sequence[Change], *, last: bool = False) -> None:
+def _delete(connection: Connection, gone: Sequence[Change], *, last: bool = False) -> bool:
     spec, keys = gone[0].spec, [c.key for c in gone]
     with naming(connection, f"delete rows of {spec.name}", gone):
         if len(keys) >= _bulk.UNNEST_ROWS_MIN and _bulk.delete_rows(connection, spec, keys):
-            return
+            return False
         keyed = [f"key_{name}" for name in spec.key_columns]
         values = [dict(zip(keyed, k, strict=True)) for k in keys]
-        run(connection, _delete_by_key(spec), values, last=last)
+        return run(connection, _delete_by_key(spec), values, last=last)
 
 
 @lru_cache(maxsize=1_024)
@@ -238,8 +244,9 @@ def _same_key(spec: TableSpec) -> ColumnElement[bool]:
     return and_(*(spec.table.c[name] == bindparam(f"key_{name}") for name in spec.key_columns))
 
 
-def _update(connection: Connection, changed: Sequence[Change], *, last: bool = False) -> None:
+def _update(connection: Connection, changed: Sequence[Change], *, last: bool = False) -> bool:
     spec = changed[0].spec
+    is_committed = False
     for columns, group in _by_columns(changed).items():
         rows = _new_rows(group)
         with naming(connection, f"update {spec.name}", group):
@@ -252,7 +259,9 @@ def _update(connection: Connection, changed: Sequence[Change], *, last: bool = F
                     | {f"key_{name}": row[name] for name in spec.key_columns}
                     for row in rows
                 ]
-                run(connection, _update_by_key(spec, columns), values, last=last)
+                statement = _update_by_key(spec, columns)
+                is_committed = run(connection, statement, values, last=last)
+    return is_committed
 
 
 def _by_columns(changed: Sequence[Change]) -> Mapping[tuple[str, ...], Sequence[Change]]:
@@ -289,14 +298,15 @@ def _update_by_key(spec: TableSpec, columns: tuple[str, ...]) -> Update:
     return update(spec.table).where(_same_key(spec)).values(new)
 
 
-def _insert(connection: Connection, added: Sequence[Change], *, last: bool = False) -> None:
+def _insert(connection: Connection, added: Sequence[Change], *, last: bool = False) -> bool:
     spec, rows = added[0].spec, _new_rows(added)
     try:
         with naming(connection, f"insert into {spec.name}", added):
-            if len(rows) < _bulk.COPY_ROWS_MIN or not _bulk.copy_rows(connection, spec, rows):
-                names = [(f"new_{name}", name) for name in spec.written]
-                values = [{new: row[name] for new, name in names} for row in rows]
-                run(connection, _insertion(spec), values, last=last)
+            if len(rows) >= _bulk.COPY_ROWS_MIN and _bulk.copy_rows(connection, spec, rows):
+                return False
+            names = [(f"new_{name}", name) for name in spec.written]
+            values = [{new: row[name] for new, name in names} for row in rows]
+            return run(connection, _insertion(spec), values, last=last)
     except UniqueViolation as error:
         if error.constraint == spec.key_constraint or set(error.key) == set(spec.key_columns):
             # The key was absent when this hierarchy locked it: another process came first.

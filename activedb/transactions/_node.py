@@ -37,6 +37,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _INSIST_FIRST_S, _INSIST_S_MAX = 0.02, 1.0
+_NO_VERSIONS = Workspace()
+"""That of every transaction that has ended, and so writes nothing more."""
 
 _current: ContextVar[Transaction | None] = ContextVar("activedb_transaction", default=None)
 
@@ -457,7 +459,7 @@ class Node:
                 self._doom = None  # it came too late
         if self._alarm is not None:
             self._alarm.drop()
-        self.workspace = Workspace()
+        self.workspace = _NO_VERSIONS
         self.forest.end(self)  # type: ignore[arg-type]  # every node is a Transaction
 
     # -- who may use it --------------------------------------------------------------------
