@@ -265,7 +265,7 @@ class StreamRun:
         o = arrival.occurrence
         fed: list[Fed] = []
         try:
-            triggered, fed = self._triggering.feed(o)
+            triggered, fed = self._triggering.feed(o, t)
             self._triggering.keep(t, fed)
             if triggered:
                 with t.hierarchy.undoing() if t.hierarchy.run.careful else nullcontext():
