@@ -1,4 +1,4 @@
-"""The command line: ``activedb run``, ``demo``, ``migrate``, ``audit``, ``rules``."""
+"""The command line: ``activedb run``, ``rules``, ``pending``, ``dead-letter`` and others."""
 
 from activedb.cli._main import main
 

@@ -5,7 +5,7 @@ status     meaning
 ========== ======================================================================
 0          done
 1          the run failed, (demo) the outcome disagrees with the recount, (audit) violations,
-           (rules analyze --strict) findings
+           (rules analyze --strict) findings, (dead-letter retry) some are left
 2          wrong usage, configuration or definition
 3          no database server answers
 130        interrupted
@@ -27,6 +27,8 @@ from typer.exceptions import TyperException
 from activedb.cli._audit import run_audit
 from activedb.cli._demo import run_demo
 from activedb.cli._job import Options, run_job
+from activedb.cli._letters import app as dead_letters
+from activedb.cli._letters import run_pending
 from activedb.cli._report import Reporter
 from activedb.cli._rules import app as rules
 from activedb.engine import connect
@@ -50,6 +52,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(rules, name="rules")
+app.add_typer(dead_letters, name="dead-letter")
 
 Url = Annotated[
     str | None,
@@ -133,6 +136,19 @@ def audit(
     """
     if not run_audit(file, Reporter(as_json=as_json)):
         raise typer.Exit(1)
+
+
+@app.command()
+def pending(
+    file: Annotated[
+        Path | None, typer.Argument(help="A job's file: the database is the one it opens.")
+    ] = None,
+    url: Url = None,
+    as_json: Json = False,
+    show_traceback: Trace = False,
+) -> None:
+    """List the detached and sequential rules that are recorded and not done, oldest first."""
+    run_pending(file, url, Reporter(as_json=as_json))
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """The engine: the database object, and how occurrences become running rules."""
 
 from activedb.engine._database import Database, connect
+from activedb.engine._dead_letters import Outcome, Retried
 from activedb.engine._stream_run import StreamRun
 
-__all__ = ["Database", "StreamRun", "connect"]
+__all__ = ["Database", "Outcome", "Retried", "StreamRun", "connect"]

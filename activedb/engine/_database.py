@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from activedb.clock import Clock, SystemClock
 from activedb.config import Settings
+from activedb.engine._dead_letters import DeadLetters, Retried
 from activedb.engine._detached import Detached
 from activedb.engine._letters import Letter
+from activedb.engine._pending import PendingFiring, read_pending
 from activedb.engine._recording import open_recording
 from activedb.engine._rules import Rules
 from activedb.engine._stream_run import StreamRun
@@ -103,6 +105,9 @@ class Database:
             self._forest.new_log = self._recording.log
         self._detached.forest = self._forest
         self._detached.triggering = self._triggering
+        self._dead_letters = DeadLetters(
+            self._detached.journal, self._catalog, self._triggering, self._forest
+        )
         rows = RuleRows(self._store)
         self._rules = Rules(self._catalog, self._forest, rows, lambda: self.metadata.tables)
         self._closed = False
@@ -359,6 +364,68 @@ class Database:
     def join(self) -> None:
         """Wait until every detached rule that was started has ended."""
         self._detached.join()
+
+    def pending_firings(self) -> list[PendingFiring]:
+        """Detached and sequential rules that are due: recorded and not done, the oldest first.
+
+        Those that run at this moment are among them. O(n log n).
+        """
+        return read_pending(self._detached.journal)
+
+    # -- dead letters ----------------------------------------------------------------------
+
+    def dead_letters(self, source: str | None = None, *, kind: str | None = None) -> list[Letter]:
+        """What could not be processed, with the reason, by source and identity. O(n log n).
+
+        Parameters
+        ----------
+        source : str, optional
+            Only those of a stream, or of ``"rule <name>"``.
+        kind : {"event", "rule"}, optional
+
+        Raises
+        ------
+        ConfigurationError
+            If there is no such kind.
+        """
+        return self._dead_letters.read(source, kind=kind)
+
+    def retry_letter(self, source: str, identity: str) -> Retried:
+        """Run the rule of one dead letter again, in a top-level transaction of its own.
+
+        The letter is deleted in the same commit as the rule's effects: once, also if this process
+        is killed, or another one retries it at the same time. If the rule fails again the letter
+        stays, with the new reason. It does not matter how the rule is coupled, or whether it is
+        enabled.
+
+        Raises
+        ------
+        RowNotFound
+            If there is no such letter.
+        TransactionStateError
+            Inside a transaction.
+        ConnectionLost
+            The letter tells whether it was done.
+        """
+        return self._dead_letters.retry(source, identity)
+
+    def retry_letters(
+        self,
+        source: str | None = None,
+        *,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> list[Retried]:
+        """Run the rules of all dead letters again, or of one source's; see `retry_letter`.
+
+        One after another, each alone. Letters of events, and of rules that are not defined here,
+        are left; the results say so.
+
+        Parameters
+        ----------
+        on_progress : callable ``(number, of)``, optional
+            Called after each letter.
+        """
+        return self._dead_letters.retry_all(source, on_progress)
 
     # -- streams ---------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ class Letter:
     Attributes
     ----------
     source : str
-        The stream, or ``rules``.
+        The stream, or ``rule`` and the rule's name.
     identity : str
         What tells it from every other letter of the source, the same when work is replayed.
     kind : {"event", "rule"}

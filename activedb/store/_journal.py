@@ -23,7 +23,15 @@ def _flavour(connection: Connection) -> Any:
 
 
 class Journal:
-    """Firings of detached rules that are due, and letters about what failed."""
+    """Firings of detached rules that are due, and letters about what failed.
+
+    Attributes
+    ----------
+    letters_table : sqlalchemy.Table
+        The dead letters, for a transaction that locks and deletes one with its other changes.
+    """
+
+    letters_table: Any = dead_letters
 
     def __init__(self, store: Store):
         self._store = store
@@ -109,6 +117,20 @@ class Journal:
         with translated("write a dead letter"), self._store.short() as connection:
             if self.finish(connection, firing, keep=keep):
                 self.write_letters(connection, [letter])
+
+    def letters(
+        self, *, source: str | None = None, identity: str | None = None, kind: str | None = None
+    ) -> list[Mapping[str, Any]]:
+        """Committed dead letters by source and identity; those of which all is as asked for."""
+        c = dead_letters.c
+        asked = [(c.source, source), (c.identity, identity), (c.kind, kind)]
+        statement = (
+            select(dead_letters)
+            .where(*(column == value for column, value in asked if value is not None))
+            .order_by(c.source, c.identity)
+        )
+        with translated("read the dead letters"), self._store.short() as connection:
+            return [dict(row) for row in connection.execute(statement).mappings()]
 
     def keep_letter(self, letter: Mapping[str, Any]) -> None:
         """Write one dead letter in a transaction of its own."""

@@ -1,0 +1,237 @@
+"""``activedb pending`` and ``activedb dead-letter``: what is due, and what could not be done."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from activedb.cli._job import databases_of
+from activedb.cli._report import Reporter
+from activedb.engine import Database, Outcome, Retried, connect
+from activedb.errors import ConfigurationError, DefinitionError
+from activedb.events import Occurrence, encode
+
+__all__ = ["app", "run_pending"]
+
+_SHOWN_MAX = 200
+_SHORT_MAX = 60  # characters of an occurrence
+
+_WORDS: dict[Outcome, str] = {
+    "done": "done",
+    "elsewhere": "run by another process",
+    "failed": "failed again",
+    "undefined": "no such rule",
+    "unreadable": "unreadable",
+    "event": "of an event",
+}
+
+app = typer.Typer(
+    help="List dead letters, and run their rules again.\n\nA dead letter is an event that could "
+    "not be processed, or a rule that failed alone.",
+    no_args_is_help=True,
+)
+
+Url = Annotated[
+    str | None,
+    typer.Option(help="Database URL; ACTIVEDB_URL by default, else the embedded Postgres."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
+Trace = Annotated[bool, typer.Option("--traceback", help="Show a traceback when it fails.")]
+
+
+@app.command("ls")
+def ls(
+    source: Annotated[
+        str | None, typer.Option(help="Only those of a stream, or of 'rule NAME'.")
+    ] = None,
+    kind: Annotated[str | None, typer.Option(help="Only those of a kind: event or rule.")] = None,
+    url: Url = None,
+    as_json: Json = False,
+    show_traceback: Trace = False,
+) -> None:
+    """List the dead letters."""
+    reporter = Reporter(as_json=as_json)
+    with _opened(None, url) as db:
+        letters = db.dead_letters(source, kind=kind)
+    _rows(
+        reporter,
+        _count(len(letters), "dead letter"),
+        ("source", "identity", "kind", "error", "reason"),
+        [(x.source, x.identity, x.kind, x.error, x.reason) for x in letters],
+        {"letters": [asdict(letter) for letter in letters]},
+    )
+
+
+@app.command("show")
+def show(
+    source: Annotated[str, typer.Argument(help="Its source, as ls prints it.")],
+    identity: Annotated[str, typer.Argument(help="Its identity, as ls prints it.")],
+    url: Url = None,
+    as_json: Json = False,
+    show_traceback: Trace = False,
+) -> None:
+    """Show one dead letter with its payload: the event, or the rule's occurrence."""
+    reporter = Reporter(as_json=as_json)
+    with _opened(None, url) as db:
+        found = [x for x in db.dead_letters(source) if x.identity == identity]
+    if not found:
+        raise _no_letter(source, identity)
+    fields = asdict(found[0])
+    rows = [(name, str(value)) for name, value in fields.items()]
+    reporter.rows("dead letter", ("field", "value"), rows, fields)
+
+
+@app.command("retry")
+def retry(
+    file: Annotated[Path, typer.Argument(help="A Python file that declares the rules.")],
+    source: Annotated[
+        str | None, typer.Argument(help="Only those of a source, as 'rule NAME'.")
+    ] = None,
+    identity: Annotated[str | None, typer.Argument(help="Only this one of the source.")] = None,
+    url: Url = None,
+    as_json: Json = False,
+    show_traceback: Trace = False,
+) -> None:
+    """Run the rules of dead letters again, with those that FILE defines.
+
+    Each runs in a top-level transaction of its own, which deletes the letter as it commits. A rule
+    that fails again keeps its letter, with the new reason. Letters of events cannot be run again.
+
+    Exits with 0 if all are done, with 1 if some are left (those of events count only if SOURCE
+    names them), with 2 if FILE or SOURCE is not as it should be.
+    """
+    reporter = Reporter(as_json=as_json)
+    with reporter.own_output(), reporter.working("running dead letters again"):
+        results = _retried(file, source, identity, url, reporter)
+    counts = Counter(result.outcome for result in results)
+    said = ", ".join(f"{counts[outcome]:,} {word}" for outcome, word in _WORDS.items())
+    _rows(
+        reporter,
+        f"{_count(len(results), 'dead letter')}: {said}" if results else "no dead letters",
+        ("source", "identity", "outcome", "reason"),
+        [
+            (x.letter.source, x.letter.identity, _WORDS[x.outcome], x.reason)
+            for x in sorted(results, key=lambda result: not result.is_left)
+        ],
+        {
+            "letters": [
+                {
+                    "source": x.letter.source,
+                    "identity": x.letter.identity,
+                    "kind": x.letter.kind,
+                    "outcome": x.outcome,
+                    "reason": x.reason,
+                }
+                for x in results
+            ],
+            "counts": {outcome: counts[outcome] for outcome in _WORDS},
+        },
+    )
+    if any(x.is_left and (x.outcome != "event" or source is not None) for x in results):
+        raise typer.Exit(1)
+
+
+def _retried(
+    file: Path, source: str | None, identity: str | None, url: str | None, reporter: Reporter
+) -> list[Retried]:
+    with _opened(file, url) as db:
+        letters = db.dead_letters(source)
+        if identity is not None:
+            letters = [letter for letter in letters if letter.identity == identity]
+        if source is not None and not letters:
+            raise _no_letter(source, identity)
+        db.create_all()
+        if source is not None and identity is not None:
+            return [db.retry_letter(source, identity)]
+        return db.retry_letters(
+            source, on_progress=lambda number, of: reporter.update(f"{number:,} of {of:,} letters")
+        )
+
+
+def run_pending(file: Path | None, url: str | None, reporter: Reporter) -> None:
+    """Print the firings of detached and sequential rules that are recorded and not done.
+
+    Raises
+    ------
+    ConfigurationError, DefinitionError
+        If file or URL are not as they should be.
+    """
+    with reporter.own_output(), _opened(file, url) as db:
+        pending = db.pending_firings()
+    _rows(
+        reporter,
+        _count(len(pending), "pending firing"),
+        ("rule", "triggered by", "occurrence"),
+        [(x.rule, x.run, _short(x.occurrence)) for x in pending],
+        {
+            "pending": [
+                {
+                    "firing": x.firing,
+                    "run": x.run,
+                    "rule": x.rule,
+                    "occurrence": encode(x.occurrence),
+                }
+                for x in pending
+            ]
+        },
+    )
+
+
+@contextmanager
+def _opened(file: Path | None, url: str | None) -> Iterator[Database]:
+    """The database at a URL, or the one that a file opens."""
+    if file is None:
+        with connect(url) as db:
+            yield db
+        return
+    if url is not None:
+        os.environ["ACTIVEDB_URL"] = url
+    with ExitStack() as open_ones:
+        databases = databases_of(file)
+        for db in databases:
+            open_ones.enter_context(db)
+        if len(databases) > 1:
+            raise DefinitionError(
+                f"{file} opens {len(databases)} databases; look at one at a time, with a file of "
+                f"its own"
+            )
+        yield databases[0]
+
+
+def _no_letter(source: str, identity: str | None) -> ConfigurationError:
+    which = "" if identity is None else f" {identity!r}"
+    return ConfigurationError(
+        f"there is no dead letter{which} of {source!r}; activedb dead-letter ls shows which there "
+        f"are (a rule's are of 'rule NAME')"
+    )
+
+
+def _rows(
+    reporter: Reporter,
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    as_json: dict[str, Any],
+) -> None:
+    reporter.rows(title, columns, rows[:_SHOWN_MAX], as_json)
+    if len(rows) > _SHOWN_MAX:
+        reporter.note(f"only {_SHOWN_MAX} are shown; --json prints all of them")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _short(o: Occurrence) -> str:
+    """An occurrence on one short line."""
+    kind, name = o.key
+    what = name if kind in ("event", "composite") else f"{kind} {name}"
+    text = f"{what} {', '.join(f'{key}={value!r}' for key, value in o.params.items())}".rstrip()
+    return text if len(text) <= _SHORT_MAX else f"{text[: _SHORT_MAX - 1]}…"
