@@ -440,8 +440,7 @@ class Rules:
         bound = {
             name: rule.name for rule in rules for kind, name in rule.on.keys if kind != "event"
         }
-        with t.hierarchy.breaking():
-            missing = self._rows.missing_tables(t.hierarchy.session, bound)
+        missing = self._rows.missing_tables(t.hierarchy.session, bound)
         if missing:
             raise DefinitionError(
                 f"rule {bound[missing[0]]}: the database has no table {missing[0]}; it has been "

@@ -34,7 +34,7 @@ def is_systemic(error: BaseException, t: Transaction) -> bool:
     return (
         not isinstance(error, Exception)
         or isinstance(error, _SYSTEMIC)
-        or t.hierarchy.broken is not None
+        or t.hierarchy.session.failure is not None
         or t.is_doomed
     )
 

@@ -9,10 +9,8 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import TypeAlias
 
-from activedb.errors import ActiveDBError
 from activedb.store import Change, Durable, Key, Row, Session, TableSpec
 from activedb.transactions._base import Base
 
@@ -137,8 +135,6 @@ class Hierarchy:
         Id of the top-level transaction.
     members : set of int
         Ids of the live transactions, the top-level one included.
-    broken : ActiveDBError or None
-        Why the flat transaction can no longer commit.
     """
 
     def __init__(self, session: Session, run: Run):
@@ -149,7 +145,6 @@ class Hierarchy:
         self.durable: list[Durable] = []
         self.top_id = 0
         self.members: set[int] = set()
-        self.broken: ActiveDBError | None = None
 
     def read(
         self, spec: TableSpec, keys: Sequence[Key], *, exclusive: bool, inserting: bool = False
@@ -165,7 +160,7 @@ class Hierarchy:
             The keys are probably absent, and going to be inserted.
         """
         base = self.base
-        with self.latch, self.breaking():
+        with self.latch:
             if inserting:
                 self._guard(spec, [k for k in keys if base.is_absent(spec, k)], exclusive=True)
             unread = base.unread(spec, keys, exclusive=exclusive)
@@ -181,7 +176,7 @@ class Hierarchy:
     def read_free(self, spec: TableSpec, keys: Sequence[Key]) -> dict[Key, Row | None]:
         """As `read` with `exclusive`, at once: rows that others have locked are left out."""
         base = self.base
-        with self.latch, self.breaking():
+        with self.latch:
             unread = base.unread(spec, keys, exclusive=True)
             rows = self.session.lock_free_rows(spec, unread) if unread else {}
             absent = [key for key, row in rows.items() if row is None]
@@ -208,8 +203,7 @@ class Hierarchy:
         """Lock a whole table on the server, once per hierarchy."""
         with self.latch:
             if not self.base.is_locked(spec):
-                with self.breaking():
-                    self.session.lock_table(spec)
+                self.session.lock_table(spec)
                 self.base.locked(spec)
 
     def changes(self, workspace: Rows) -> list[Change]:
@@ -235,7 +229,6 @@ class Hierarchy:
         with self.latch:
             self.base.forget(locks=locks)
             if locks:
-                self.broken = None
                 self.session.recover()
 
     @contextmanager
@@ -253,7 +246,7 @@ class Hierarchy:
         except BaseException:
             with self.latch:
                 self.base.go_back()
-                self.broken = None
+                self.session.recover()
             raise
         finally:
             with self.latch:
@@ -271,7 +264,7 @@ class Hierarchy:
         ConstraintViolation, InvalidRow
             When the server refuses a row; see `undoing`.
         """
-        with self.latch, self.breaking():
+        with self.latch:
             if not self.session.writes_early:
                 both = above.joined(child)
                 self.session.trial(self.changes(both.rows), both.log)
@@ -291,33 +284,7 @@ class Hierarchy:
         ConstraintViolation, InvalidRow, SerializationConflict, ConnectionLost
             When the server refuses; nothing is written then.
         """
-        with self.latch, self.breaking():
+        with self.latch:
             changes = self.changes(versions.rows)
             self.session.confirm_absent(self.base.absent(but=versions.rows))
             self.session.commit(changes, versions.log, self.durable, lazily=self.run.lazily)
-
-    def breaking(self) -> _Breaking:
-        """Remember an error inside that leaves the flat transaction unusable."""
-        return _Breaking(self)
-
-
-class _Breaking:
-    """What `Hierarchy.breaking` returns."""
-
-    __slots__ = ("_hierarchy",)
-
-    def __init__(self, hierarchy: Hierarchy):
-        self._hierarchy = hierarchy
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        hierarchy = self._hierarchy
-        if isinstance(error, ActiveDBError) and hierarchy.session.failure is not None:
-            hierarchy.broken = hierarchy.broken or hierarchy.session.failure

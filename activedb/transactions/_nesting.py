@@ -182,7 +182,7 @@ class Nesting(Node):
     ) -> Transaction:
         """A child that has begun; on any thread that runs children of this transaction."""
         is_alive = self._doom is None and self.state is State.ACTIVE
-        if not is_alive or self.hierarchy.broken is not None:
+        if not is_alive or self.hierarchy.session.failure is not None:
             self._refuse()
         return self.forest.transaction_class(
             self.forest,

@@ -476,7 +476,7 @@ class Node:
             self._thread != get_ident()
             or self._doom is not None
             or self.state is not State.ACTIVE
-            or self.hierarchy.broken is not None
+            or self.hierarchy.session.failure is not None
         ):
             self._refuse(get_ident())
 
@@ -485,8 +485,8 @@ class Node:
             self._check_thread()
         if self._doom is not None:
             raise self._doom.again()
-        if self.hierarchy.broken is not None:
-            raise self.hierarchy.broken.again()
+        if self.hierarchy.session.failure is not None:
+            raise self.hierarchy.session.failure.again()
         raise TransactionStateError(f"transaction {self.path} is {self.state}; open another one")
 
     def _check_thread(self) -> None:

@@ -105,7 +105,7 @@ class Retries:
             # Inside a hierarchy only a deadlock is worth another try: a lock that was not
             # granted in time will not be, as long as the superiors keep what they have.
             is_spent |= not isinstance(error, Deadlock) or error.exhausted
-            is_spent |= within.hierarchy.broken is not None or within.is_doomed
+            is_spent |= within.hierarchy.session.failure is not None or within.is_doomed
         if is_spent and isinstance(error, Deadlock):
             error.exhausted = True
         return not is_spent

@@ -99,8 +99,7 @@ def _select(
         t._check_usable()
         dirty = {spec: instead[spec] if spec in instead else t.dirty(spec) for spec in specs}
         try:
-            with t.hierarchy.breaking():
-                return session.query(statement, tables, dirty, parameters)
+            return session.query(statement, tables, dirty, parameters)
         except Unlocked as more:
             wanted = more.tables
 

@@ -74,11 +74,10 @@ class Transaction(Nesting):
         given = dict(values)
         missing = spec.missing_defaults(given)
         session = self.hierarchy.session
-        with self.hierarchy.breaking():
-            for column in missing:
-                given[column] = session.value_of(spec.defaults[column])
-            if spec.generated is not None and given.get(spec.generated) is None:
-                given[spec.generated] = session.next_key(spec)
+        for column in missing:
+            given[column] = session.value_of(spec.defaults[column])
+        if spec.generated is not None and given.get(spec.generated) is None:
+            given[spec.generated] = session.next_key(spec)
         row = spec.complete(given)
         key = spec.key_of(row)
         if self._read(spec, [key], Mode.X, inserting=True)[key] is not None:
@@ -97,8 +96,7 @@ class Transaction(Nesting):
         key, old = self._existing(spec, key)
         for column, default in spec.onupdates.items():
             if column not in values:
-                with self.hierarchy.breaking():
-                    values[column] = self.hierarchy.session.value_of(default)
+                values[column] = self.hierarchy.session.value_of(default)
         new = spec.changed(old, values)
         self._write(spec, key, old, new)
         return spec.shown(new)
