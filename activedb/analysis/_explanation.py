@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +12,7 @@ from activedb.analysis._effects import Change, Signal
 from activedb.analysis._profile import Profile, Role
 from activedb.analysis._triggering import Edge
 from activedb.errors import DefinitionError
+from activedb.spelling import did_you_mean
 from coupling import Coupling, priority_groups
 
 __all__ = ["Explanation", "Step", "explain", "profile_named"]
@@ -127,7 +127,7 @@ def profile_named(analysis: Analysis, name: str) -> Profile:
         if profile.name == name:
             return profile
     known = [profile.name for profile in analysis.rules]
-    raise DefinitionError(f"there is no rule {name!r}; {_nearest(name, known)}")
+    raise DefinitionError(f"there is no rule {name!r}; {did_you_mean(name, known)}")
 
 
 def _steps(
@@ -195,17 +195,8 @@ def _effect(analysis: Analysis, event: str) -> Change | Signal:
     known = [name if kind == "event" else f"{kind} {name}" for kind, name in keys]
     raise DefinitionError(
         f"no rule listens to an event {event!r} or raises it; "
-        f"{_nearest(event.replace(':', ' ', 1) if found else event, known)}"
+        f"{did_you_mean(event.replace(':', ' ', 1) if found else event, known)}"
     )
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.4) or names[:5]
-    if not near:
-        return "there are none"
-    shown = ", ".join(repr(each) for each in near)
-    return f"did you mean {shown}?" if len(near) < len(names) else f"there is: {shown}"
 
 
 def _shown(effect: Change | Signal) -> str:

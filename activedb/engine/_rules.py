@@ -3,45 +3,36 @@
 from __future__ import annotations
 
 import builtins
-import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
 from activedb.errors import DefinitionError, TransactionStateError
 from activedb.rules import (
+    CHANGEABLE,
+    KEPT,
     Action,
     Catalog,
     FunctionNames,
-    OnAbort,
     RegisteredRule,
     Rule,
+    as_kept,
     fingerprint,
+    next_version,
+    redefined,
+    registered,
     rules_from_data,
     rules_from_file,
 )
+from activedb.spelling import did_you_mean
 from activedb.store import Row, RuleRows
 from activedb.transactions import Forest, Transaction, current_transaction
-from coupling import Coupling
 
 __all__ = ["Rules"]
 
 T = TypeVar("T")
-
-_CHANGEABLE = (
-    "on",
-    "action",
-    "when",
-    "coupling",
-    "priority",
-    "on_abort",
-    "params",
-    "set_oriented",
-)
-_KEPT = frozenset(("coupling", "priority", "on_abort"))  # in the row, so that a restart keeps them
 
 
 class Rules:
@@ -162,7 +153,7 @@ class Rules:
         if self._current() is None:
             row = self._persisted.pop(rule.name, None)
             if row is not None and row["fingerprint"] == fingerprint(rule):
-                entry = _as_kept(_new(rule, version=0, enabled=True), row)
+                entry = as_kept(registered(rule, version=0, enabled=True), row)
                 if self._catalog.add_committed(entry):
                     return entry
         return self._do(lambda t: self._create(t, rule, enabled=True))
@@ -181,7 +172,7 @@ class Rules:
         def enabled(t: Transaction, entry: RegisteredRule) -> RegisteredRule:
             if not entry.enabled:
                 self._check_tables(t, [entry.rule])
-            return _changed(entry, entry.rule, enabled=True)
+            return next_version(entry, entry.rule, enabled=True)
 
         return self._do(lambda t: self._change(t, name, enabled))
 
@@ -194,7 +185,7 @@ class Rules:
             If there is no such rule.
         """
         return self._do(
-            lambda t: self._change(t, name, lambda _, e: _changed(e, e.rule, enabled=False))
+            lambda t: self._change(t, name, lambda _, e: next_version(e, e.rule, enabled=False))
         )
 
     def change(self, name: str, /, **fields: Any) -> RegisteredRule:
@@ -210,18 +201,20 @@ class Rules:
             If there is no such rule or field, or the rule would have no meaning; it is as before.
         """
         for field in fields:
-            if field not in _CHANGEABLE:
+            if field not in CHANGEABLE:
                 raise DefinitionError(
                     f"rule {name}: {field!r} is nothing that can be changed; "
-                    f"{_similar(field, _CHANGEABLE)}"
+                    f"{did_you_mean(field, CHANGEABLE)}"
                 )
 
         def changed(t: Transaction, entry: RegisteredRule) -> RegisteredRule:
-            rule = _redefined(entry.rule, fields)
+            rule = redefined(entry.rule, fields)
             if "on" in fields:
                 self._check_tables(t, [rule])
-            same_text = _KEPT.issuperset(fields)
-            return _changed(entry, rule, text=entry.fingerprint if same_text else fingerprint(rule))
+            same_text = KEPT.issuperset(fields)
+            return next_version(
+                entry, rule, text=entry.fingerprint if same_text else fingerprint(rule)
+            )
 
         return self._do(lambda t: self._change(t, name, changed))
 
@@ -262,7 +255,7 @@ class Rules:
                 self._catalog.await_others(t, name)
                 entry = self._catalog.entry(name, t)
                 if entry is not None:
-                    kept = None if row is None else _as_kept(entry, row)
+                    kept = None if row is None else as_kept(entry, row)
                     if kept is not entry:
                         self._catalog.put(t, name, kept)
 
@@ -372,7 +365,7 @@ class Rules:
         entry = self._catalog.entry(name, t) if isinstance(name, str) else None
         if entry is None:
             known = [entry.name for entry in self._catalog.entries(t)]
-            raise DefinitionError(f"there is no rule named {name!r}; {_similar(name, known)}")
+            raise DefinitionError(f"there is no rule named {name!r}; {did_you_mean(name, known)}")
         return entry
 
     def _locked(self, t: Transaction, name: str) -> Row | None:
@@ -393,9 +386,9 @@ class Rules:
                 f"there is a rule named {rule.name!r} already; pass another name="
             )
         version = 1 if row is None else row["version"] + 1
-        entry = _new(rule, version=version, enabled=row["enabled"] if row else enabled)
+        entry = registered(rule, version=version, enabled=row["enabled"] if row else enabled)
         if row is not None and row["fingerprint"] == entry.fingerprint:
-            entry = _as_kept(entry, row)
+            entry = as_kept(entry, row)
         else:
             self._write(t, entry, row)
         self._catalog.put(t, rule.name, entry)
@@ -411,7 +404,7 @@ class Rules:
         self._known(t, name)
         row = self._locked(t, name)
         before = self._known(t, name)
-        kept = before if row is None else _as_kept(before, row)
+        kept = before if row is None else as_kept(before, row)
         entry = change(t, kept)
         if entry is not kept:
             self._write(t, entry, row)
@@ -451,58 +444,5 @@ class Rules:
         tables = self._declared_tables()
         table = tables.get(name) if isinstance(name, str) else None
         if table is None:
-            raise DefinitionError(f"no table {name!r} is declared; {_similar(name, tables)}")
+            raise DefinitionError(f"no table {name!r} is declared; {did_you_mean(name, tables)}")
         return table
-
-
-def _new(rule: Rule, *, version: int, enabled: bool) -> RegisteredRule:
-    return RegisteredRule.of(rule, version=version, enabled=enabled, fingerprint=fingerprint(rule))
-
-
-def _changed(
-    entry: RegisteredRule, rule: Rule, *, enabled: bool | None = None, text: str | None = None
-) -> RegisteredRule:
-    """The next version of a rule, or the present one if nothing is different."""
-    on = entry.enabled if enabled is None else enabled
-    if rule == entry.rule and on == entry.enabled:
-        return entry
-    return entry.changed(
-        rule,
-        version=entry.version + 1,
-        enabled=on,
-        fingerprint=entry.fingerprint if text is None else text,
-    )
-
-
-def _redefined(rule: Rule, fields: Mapping[str, Any]) -> Rule:
-    """`rule` with other fields, checked like a new one."""
-    old = {name: getattr(rule, name) for name in _CHANGEABLE}
-    defined = Rule.define(**{**old, "name": rule.name, **fields})
-    return replace(defined, declared=rule.declared)
-
-
-def _as_kept(entry: RegisteredRule, row: Mapping[str, Any]) -> RegisteredRule:
-    """A rule as its row says, which somebody else may have changed."""
-    if row["version"] == entry.version:
-        return entry
-    rule = entry.rule
-    if row["fingerprint"] == entry.fingerprint:
-        rule = replace(
-            rule,
-            coupling=Coupling(row["coupling"]),
-            priority=row["priority"],
-            on_abort=OnAbort(row["on_abort"]),
-        )
-    return entry.changed(
-        rule, version=row["version"], enabled=row["enabled"], fingerprint=entry.fingerprint
-    )
-
-
-def _similar(name: object, known: Iterable[str]) -> str:
-    names = sorted(known)
-    near = difflib.get_close_matches(str(name), names, 3)
-    if near:
-        return f"did you mean {' or '.join(map(repr, near))}?"
-    if not names:
-        return "there are none"
-    return f"there are {', '.join(names[:10])}{', …' if len(names) > 10 else ''}"

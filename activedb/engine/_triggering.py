@@ -21,7 +21,7 @@ from activedb.events import Occurrence
 from activedb.metrics import Counters, Histogram
 from activedb.rules import Catalog, OccurrenceSet, OnAbort, Rule, Subscription
 from activedb.store import Row, TableSpec
-from activedb.transactions import State, Transaction, current_transaction
+from activedb.transactions import State, Transaction
 from coupling import Coupling, CycleBoundReached, DeferredCycles, priority_groups
 
 __all__ = ["Fed", "Firing", "Triggered", "Triggering", "is_systemic"]
@@ -194,20 +194,12 @@ class Triggering:
         if triggered:
             self.trigger(t, triggered)
 
-    def feed(
-        self, o: Occurrence, t: Transaction | None = None
-    ) -> tuple[list[Triggered], list[Fed]]:
-        """Show `o` to the detectors that listen to it; what it triggers, and who kept it.
-
-        Parameters
-        ----------
-        t : Transaction, optional
-            Whose view of the catalog counts; by default the one open on this thread.
-        """
+    def feed(self, o: Occurrence, t: Transaction) -> tuple[list[Triggered], list[Fed]]:
+        """Show `o` to the detectors that listen to it in `t`; what it triggers, and who kept it."""
         triggered: list[Triggered] = []
         fed: list[Fed] = []
         try:
-            for subscription in self.catalog.listening_to(o.key, t or current_transaction()):
+            for subscription in self.catalog.listening_to(o.key, t):
                 matches = subscription.feed(o)
                 if subscription.is_composite:
                     fed.append(Fed(subscription, o))
@@ -255,7 +247,8 @@ class Triggering:
             self._launcher.fire(t, detached, trail.events)
         if sequential:
             firings, letters = self._launcher.prepare(t, sequential, trail.events)
-            self.counters.add("rules_failed", len(letters))
+            if letters:
+                self.counters.add("rules_failed", len(letters))
             with self._latch:
                 trail.firings += firings
                 trail.letters += letters

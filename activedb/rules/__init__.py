@@ -7,8 +7,18 @@ from activedb.rules._function_names import FunctionNames
 from activedb.rules._occurrence_set import OccurrenceSet
 from activedb.rules._registered import RegisteredRule, Subscription
 from activedb.rules._rule import Action, Condition, OnAbort, Rule
+from activedb.rules._versions import (
+    CHANGEABLE,
+    KEPT,
+    as_kept,
+    next_version,
+    redefined,
+    registered,
+)
 
 __all__ = [
+    "CHANGEABLE",
+    "KEPT",
     "Action",
     "Catalog",
     "Condition",
@@ -18,7 +28,11 @@ __all__ = [
     "RegisteredRule",
     "Rule",
     "Subscription",
+    "as_kept",
     "fingerprint",
+    "next_version",
+    "redefined",
+    "registered",
     "rules_from_data",
     "rules_from_file",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from activedb.errors import ActiveDBError, DefinitionError
 from activedb.events import Expression, deleted, event, inserted, seq, updated
 from activedb.rules._function_names import FunctionNames
 from activedb.rules._rule import Rule
+from activedb.spelling import did_you_mean
 
 __all__ = ["rules_from_data", "rules_from_file"]
 
@@ -174,12 +174,10 @@ def _items(data: Any) -> Iterable[tuple[str, Mapping[str, Any]]]:
 def _check_fields(
     data: Mapping[Any, Any], known: Iterable[str], needed: Iterable[str] = ()
 ) -> None:
-    names = sorted(known)
+    names = frozenset(known)
     for field in data:
         if field not in names:
-            near = difflib.get_close_matches(str(field), names, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names)}"
-            raise DefinitionError(f"there is no field {field!r}; {hint}")
+            raise DefinitionError(f"there is no field {field!r}; {did_you_mean(field, names)}")
     for field in needed:
         if field not in data:
             raise DefinitionError(f"the field {field!r} is missing")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -68,10 +69,10 @@ def test_event_costs_its_own_rules_only_among_ten_thousand(db: Database) -> None
             db._triggering.occurred(t, ours)  # whatever happens once
             asked.clear()
             costs[count] = [
-                calls_of(lambda: db._triggering.feed(ours, t)),  # noqa: B023
-                calls_of(lambda: db._triggering.feed(nobodys, t)),  # noqa: B023
-                calls_of(lambda: db._triggering.occurred(t, nobodys)),  # noqa: B023
-                calls_of(lambda: catalog.listening_to(("event", "E3"), t)),  # noqa: B023
+                calls_of(partial(db._triggering.feed, ours, t)),
+                calls_of(partial(db._triggering.feed, nobodys, t)),
+                calls_of(partial(db._triggering.occurred, t, nobodys)),
+                calls_of(partial(catalog.listening_to, ("event", "E3"), t)),
             ]
             assert len(catalog.listening_to(("event", "E3"), t)) == 1
     assert len(db.rules) == 10_000

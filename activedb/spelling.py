@@ -1,0 +1,25 @@
+"""What errors say about a name that nobody knows."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = ["did_you_mean"]
+
+_NEAR_MAX, _SHOWN_MAX = 3, 10
+
+
+def did_you_mean(name: object, known: Iterable[str]) -> str:
+    """The known names nearest to a wrong one; where none is near, the first of all that there are.
+
+    O(n) comparisons for n known names.
+    """
+    names = sorted(known)
+    near = difflib.get_close_matches(str(name), names, _NEAR_MAX)
+    if near:
+        return f"did you mean {' or '.join(map(repr, near))}?"
+    if not names:
+        return "there are none"
+    more = ", …" if len(names) > _SHOWN_MAX else ""
+    return f"there are {', '.join(map(repr, names[:_SHOWN_MAX]))}{more}"
