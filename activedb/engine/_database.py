@@ -520,7 +520,7 @@ class Database:
 
     def rule_latency_s(self, quantile: float) -> float:
         """Quantile of the time from a rule's start to the end of its action, in seconds."""
-        return self._triggering.latencies.quantile(quantile)
+        return self._triggering.runner.latencies.quantile(quantile)
 
     def close(self) -> None:
         """Wait for the detached rules, then give everything back; safe to call again."""

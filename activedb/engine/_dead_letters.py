@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from activedb.engine._letters import Letter
-from activedb.engine._triggering import Triggered, Triggering
+from activedb.engine._triggered import Triggered
+from activedb.engine._triggering import Triggering
 from activedb.errors import (
     ActiveDBError,
     BadEvent,
@@ -142,7 +143,7 @@ class DeadLetters:
             self._claim(t, key)
             t.delete(self._journal.letters_table, key)
             t.rule = item.rule.name
-            self._triggering.run_rule(t, item)
+            self._triggering.runner.run_rule(t, item)
 
         try:
             self._forest.run(body)

@@ -10,7 +10,8 @@ from typing import Any
 
 from activedb.engine._letters import Letter
 from activedb.engine._names import shortened
-from activedb.engine._triggering import Firing, Triggered, Triggering
+from activedb.engine._triggered import Firing, Triggered
+from activedb.engine._triggering import Triggering
 from activedb.errors import (
     ActiveDBError,
     BadEvent,
@@ -214,7 +215,7 @@ class Detached:
         def body(t: Transaction) -> None:
             t.rule = item.rule.name
             t.hierarchy.durable.append(mark_done)
-            self.triggering.run_rule(t, item)
+            self.triggering.runner.run_rule(t, item)
 
         try:
             # A batch that is lost with its firings starts them again, and one that is durable

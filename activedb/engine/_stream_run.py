@@ -14,7 +14,8 @@ from typing import Any
 
 from activedb.engine._detached import STREAM_RUN, Detached
 from activedb.engine._letters import Letter
-from activedb.engine._triggering import Fed, Triggering, is_systemic
+from activedb.engine._triggered import Fed, is_systemic
+from activedb.engine._triggering import Triggering
 from activedb.errors import BatchFailed, CheckpointMismatch, ConnectionLost, StoreError
 from activedb.events import Occurrence
 from activedb.store import LedgerEntry, StreamJournal

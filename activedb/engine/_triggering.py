@@ -2,65 +2,22 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from activedb.engine._letters import Letter
-from activedb.errors import (
-    ConnectionLost,
-    CycleLimitExceeded,
-    Deadlock,
-    LockTimeout,
-    RuleFailed,
-    SerializationConflict,
-)
+from activedb.engine._runner import Runner
+from activedb.engine._trails import Trails
+from activedb.engine._triggered import Fed, Firing, Triggered
+from activedb.errors import CycleLimitExceeded
 from activedb.events import Occurrence
-from activedb.metrics import Counters, Histogram
-from activedb.rules import Catalog, OccurrenceSet, OnAbort, Rule, Subscription
+from activedb.metrics import Counters
+from activedb.rules import Catalog, Subscription
 from activedb.store import Row, TableSpec
 from activedb.transactions import State, Transaction
-from coupling import Coupling, CycleBoundReached, DeferredCycles, priority_groups
+from coupling import Coupling, CycleBoundReached
 
-__all__ = ["Fed", "Firing", "Triggered", "Triggering", "is_systemic"]
-
-_SYSTEMIC = (ConnectionLost, Deadlock, LockTimeout, SerializationConflict)
-
-
-def is_systemic(error: BaseException, t: Transaction) -> bool:
-    """Whether `error` is about the transactions around `t` rather than about its own work."""
-    return (
-        not isinstance(error, Exception)
-        or isinstance(error, _SYSTEMIC)
-        or t.hierarchy.session.failure is not None
-        or t.is_doomed
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Triggered:
-    """A rule with the occurrence that triggers it."""
-
-    rule: Rule
-    occurrence: Occurrence
-
-
-@dataclass(frozen=True, slots=True)
-class Fed:
-    """An occurrence that a detector has kept; withdrawn when its transaction aborts."""
-
-    subscription: Subscription
-    occurrence: Occurrence
-
-
-@dataclass(frozen=True, slots=True)
-class Firing:
-    """A rule that is to run in a top-level transaction of its own, and its row in the journal."""
-
-    row: dict[str, Any]
-    triggered: Triggered
+__all__ = ["Triggering"]
 
 
 class Launcher(Protocol):
@@ -79,17 +36,6 @@ class Launcher(Protocol):
 
     def start(self, firings: list[Firing]) -> None:
         """Start firings that are recorded; never fails, as they can be started again."""
-
-
-@dataclass(slots=True)
-class _Trail:
-    """What triggering remembers of one live transaction."""
-
-    cycles: DeferredCycles[Triggered]
-    fed: list[Fed] = field(default_factory=list)
-    letters: list[Letter] = field(default_factory=list)
-    firings: list[Firing] = field(default_factory=list)
-    events: int = 0
 
 
 class Triggering:
@@ -116,13 +62,10 @@ class Triggering:
     ):
         self.catalog = catalog
         self.counters = Counters()
-        self.latencies = Histogram()
+        self._trails = Trails(cycles_max)
+        self.runner = Runner(self._trails, self.counters, cascade_max=cascade_max)
         self._launcher = launcher
         self._write_letters = write_letters
-        self._cycles_max = cycles_max
-        self._cascade_max = cascade_max
-        self._trails: dict[int, _Trail] = {}
-        self._latch = threading.Lock()
 
     # -- what the forest calls -------------------------------------------------------------
 
@@ -137,12 +80,12 @@ class Triggering:
 
     def at_commit_point(self, t: Transaction) -> None:
         """Run the deferred cycles of `t`; at the top, hand over letters and sequential firings."""
-        trail = self._trails.get(t.id)
+        trail = self._trails.get(t)
         if trail is None:
             return
         try:
             while cycle := trail.cycles.next_cycle():
-                self._run_children(t, cycle, deferred=True)
+                self.runner.run_children(t, cycle, deferred=True)
         except CycleBoundReached as error:
             rules = sorted({item.rule.name for item in error.pending})  # type: ignore[attr-defined]
             raise CycleLimitExceeded(
@@ -163,17 +106,13 @@ class Triggering:
         """
         if self.catalog.drafts:
             self.catalog.ended(t)
-        trail = self._trails.pop(t.id, None)
+        trail = self._trails.end(t)
         if trail is None:
             return
         if t.state is State.ABORTED:
             self.withdraw(trail.fed)
         elif t.parent is not None:
-            above = self._trail(t.parent)
-            with self._latch:
-                above.fed += trail.fed
-                above.letters += trail.letters
-                above.firings += trail.firings
+            self._trails.pass_on(trail, t.parent)
         else:
             newest: dict[Subscription, int] = {}
             for fed in trail.fed:
@@ -213,11 +152,11 @@ class Triggering:
 
     def keep(self, t: Transaction, fed: list[Fed]) -> None:
         """Make `t` responsible for what was fed."""
-        self._trail(t).fed += fed
+        self._trails.of(t).fed += fed
 
     def take_back(self, t: Transaction, fed: list[Fed]) -> None:
         """Withdraw what was fed for one event of `t` that failed, while `t` goes on."""
-        trail = self._trail(t)
+        trail = self._trails.of(t)
         for item in fed:
             if item in trail.fed:
                 trail.fed.remove(item)
@@ -236,7 +175,7 @@ class Triggering:
 
     def trigger(self, t: Transaction, triggered: list[Triggered]) -> None:
         """Start what was triggered in `t` by one event, each in its coupling mode."""
-        trail = self._trail(t)
+        trail = self._trails.of(t)
         trail.events += 1
         modes = [(item, item.rule.coupling) for item in triggered]
         detached = [item for item, mode in modes if mode is Coupling.DETACHED]
@@ -249,99 +188,14 @@ class Triggering:
             firings, letters = self._launcher.prepare(t, sequential, trail.events)
             if letters:
                 self.counters.add("rules_failed", len(letters))
-            with self._latch:
+            with self._trails.latch:
                 trail.firings += firings
                 trail.letters += letters
         if deferred:
             owner = t.parent if t.deferred and t.parent is not None else t
-            cycles = self._trail(owner).cycles
-            with self._latch:
+            cycles = self._trails.of(owner).cycles
+            with self._trails.latch:
                 for item in deferred:
                     cycles.defer(item)
         if immediate:
-            self._run_children(t, immediate, deferred=False)
-
-    # -- running rules ---------------------------------------------------------------------
-
-    def _run_children(self, t: Transaction, items: list[Triggered], *, deferred: bool) -> None:
-        """Run rules as children: group after group, the rules of one group in parallel."""
-        self._check_cascade(t, items)
-        for group in priority_groups(items, lambda item: item.rule.priority):
-            by_rule: dict[str, list[Triggered]] = {}
-            for item in group:
-                by_rule.setdefault(item.rule.name, []).append(item)
-            calls = [
-                self._calls_of_rule(t, same_rule, deferred=deferred)
-                for same_rule in by_rule.values()
-            ]
-            if len(calls) == 1:
-                calls[0]()
-            else:
-                t.run_in_parallel(calls)
-
-    def _calls_of_rule(
-        self, t: Transaction, items: list[Triggered], *, deferred: bool
-    ) -> Callable[[], None]:
-        """One rule's occurrences, one after another, each in a child of its own.
-
-        Those of a set-oriented rule fire its newest version once.
-        """
-        if items[-1].rule.set_oriented:
-            occurrences = OccurrenceSet([item.occurrence for item in items])
-            items = [Triggered(items[-1].rule, occurrences)]
-        labels = [f"{t.next_label()}.{item.rule.name}" for item in items]
-
-        def call() -> None:
-            for label, item in zip(labels, items, strict=True):
-                self._run_child(t, item, label=label, deferred=deferred)
-
-        return call
-
-    def _run_child(self, t: Transaction, item: Triggered, *, label: str, deferred: bool) -> None:
-        rule = item.rule
-        try:
-            t.run_child(
-                lambda s: self.run_rule(s, item), label=label, rule=rule.name, deferred=deferred
-            )
-        except Exception as error:
-            if is_systemic(error, t) or isinstance(error, CycleLimitExceeded):
-                raise
-            failed = RuleFailed(f"rule {rule.name} failed: {error}", rule=rule.name)
-            if rule.on_abort is OnAbort.TRIGGERING:
-                t.doom(failed)  # also if the code that triggered the rule swallows the error
-                raise failed from error
-            failed.__cause__ = error
-            self.counters.add("rules_failed")
-            trail = self._trail(t)
-            with self._latch:
-                trail.letters.append(Letter.of_rule(f"{t.path}/{label}", item.occurrence, failed))
-
-    def run_rule(self, s: Transaction, item: Triggered) -> None:
-        """Condition and action of a rule in its own (sub)transaction `s`."""
-        began = time.perf_counter()
-        rule, o = item.rule, item.occurrence
-        if rule.holds(s, o):
-            rule.act(s, o)
-            self.counters.add("rules_fired")
-            self.latencies.record(time.perf_counter() - began)
-
-    def _check_cascade(self, t: Transaction, items: list[Triggered]) -> None:
-        chain: list[str] = []
-        node: Transaction | None = t
-        while node is not None:
-            if node.rule is not None:
-                chain.append(node.rule)
-            node = node.parent
-        if len(chain) >= self._cascade_max:
-            shown = " → ".join([*reversed(chain[:4]), items[0].rule.name])
-            raise CycleLimitExceeded(
-                f"rules trigger rules {len(chain)} deep (… {shown}); give one of them a condition "
-                f"that ends it, or raise cascade_max"
-            )
-
-    def _trail(self, t: Transaction) -> _Trail:
-        trail = self._trails.get(t.id)
-        if trail is None:
-            with self._latch:
-                trail = self._trails.setdefault(t.id, _Trail(DeferredCycles(self._cycles_max)))
-        return trail
+            self.runner.run_children(t, immediate, deferred=False)
