@@ -10,6 +10,7 @@ from activedb.engine import Database, connect
 from activedb.events import (
     Expression,
     Occurrence,
+    any_of,
     deleted,
     detect,
     event,
@@ -35,6 +36,7 @@ __all__ = [
     "Stream",
     "SystemClock",
     "Transaction",
+    "any_of",
     "connect",
     "deleted",
     "detect",

@@ -72,6 +72,14 @@ class Settings(BaseSettings):
         How many deferred cycles one commit point may need.
     cascade_max : int
         How deep rules may trigger rules.
+    cascade_order : str
+        Whether the immediate rules that a rule triggers run inside it (``depth_first``), or wait
+        for the end of all rules at its level and run beside it then (``breadth_first``).
+    firings : str
+        Who runs the rules that have top-level transactions of their own: ``here``, the process
+        that triggers them, or ``queue``, whichever worker is free (`Database.work`).
+    quarantine_after : int
+        After how many failures in a row a rule that fails alone is not run any more; 0: never.
     batch_events_max : int
         Events in one atomic batch.
     recording : str
@@ -106,6 +114,9 @@ class Settings(BaseSettings):
     reconnect_pause_ms_max: float = Field(default=5_000, ge=0, le=600_000)
     cycles_max: int = Field(default=100, ge=1)
     cascade_max: int = Field(default=64, ge=1)
+    cascade_order: Literal["depth_first", "breadth_first"] = "depth_first"
+    firings: Literal["here", "queue"] = "here"
+    quarantine_after: int = Field(default=10, ge=0)
     batch_events_max: int = Field(default=2_000, ge=1)
     recording: Literal["off", "sampled", "full"] = "off"
     recording_one_in: int = Field(default=100, ge=1)

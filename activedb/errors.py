@@ -11,6 +11,7 @@ attached as ``__cause__``::
     │   └── CheckpointMismatch        checkpoint and ledger do not belong together
     ├── DefinitionError               a rule, pattern, stream or table is declared wrongly
     │   ├── RuleSignatureError        a rule function cannot be called as fn(t, o)
+    │   ├── ConditionWrites           a rule's condition writes; it may only read
     │   └── PatternError              an event expression has no meaning
     ├── TransactionError
     │   ├── TransactionAborted        the transaction, or a superior of it, aborted
@@ -36,6 +37,7 @@ attached as ``__cause__``::
     │   └── ConnectionLost            the server went away during a transaction
     ├── RuleError
     │   └── RuleFailed                a rule raised; carries the rule's name and the cause
+    │       └── RuleInQuarantine      it has failed too often, and is not run any more
     └── StreamError
         ├── BadEvent                  an input event that cannot be understood
         ├── BatchFailed               a batch stopped at an offending event, as asked
@@ -53,6 +55,7 @@ __all__ = [
     "BadEvent",
     "BatchFailed",
     "CheckpointMismatch",
+    "ConditionWrites",
     "ConfigurationError",
     "ConnectionLost",
     "ConstraintViolation",
@@ -71,6 +74,7 @@ __all__ = [
     "RowNotFound",
     "RuleError",
     "RuleFailed",
+    "RuleInQuarantine",
     "RuleSignatureError",
     "SerializationConflict",
     "ServerUnreachable",
@@ -131,6 +135,20 @@ class DefinitionError(ActiveDBError):
 
 class RuleSignatureError(DefinitionError):
     """A rule's function cannot be called as ``fn(t, o)``."""
+
+
+class ConditionWrites(DefinitionError):
+    """A rule's condition wrote, or changed a rule; it may only read.
+
+    Attributes
+    ----------
+    rule : str
+        The rule's name.
+    """
+
+    def __init__(self, message: str, *, rule: str = ""):
+        super().__init__(message)
+        self.rule = rule
 
 
 class PatternError(DefinitionError):
@@ -302,6 +320,10 @@ class RuleFailed(RuleError):
     def __init__(self, message: str, *, rule: str = ""):
         super().__init__(message)
         self.rule = rule
+
+
+class RuleInQuarantine(RuleFailed):
+    """A rule has failed too often in a row, and is not run until it is enabled again."""
 
 
 class StreamError(ActiveDBError):

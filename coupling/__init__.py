@@ -7,7 +7,7 @@ from coupling._cycles import CycleBoundReached, DeferredCycles
 from coupling._dependencies import DependencyGraph
 from coupling._kinds import DependencyKind
 from coupling._modes import ConditionAction, Coupling, Durability, Start
-from coupling._order import priority_groups
+from coupling._order import Group, OrderCycle, check_order, ordered_groups, priority_groups
 from coupling._plan import Plan, Planned, Role, plan
 from coupling._replies import (
     Answer,
@@ -33,11 +33,15 @@ __all__ = [
     "DependencyKind",
     "DependencyUsageError",
     "Durability",
+    "Group",
+    "OrderCycle",
     "Plan",
     "Planned",
     "Role",
     "Start",
     "Verdict",
+    "check_order",
+    "ordered_groups",
     "plan",
     "priority_groups",
 ]

@@ -38,6 +38,11 @@ class DeferredCycles(Generic[T]):
         self._taken = 0
         self._waiting: list[T] = []
 
+    @property
+    def taken(self) -> int:
+        """How many cycles have been taken so far; the one that runs has the number before that."""
+        return self._taken
+
     def defer(self, item: T) -> None:
         """Add `item` to the cycle that comes next."""
         self._waiting.append(item)

@@ -4,7 +4,7 @@ from activedb.analysis._analysis import Analysis, Verdict, analyze, rule_as_dict
 from activedb.analysis._confluence import Conflict, Pair
 from activedb.analysis._effects import Change, Effects, Read, Signal, Unresolved
 from activedb.analysis._explanation import Explanation, Step, explain, profile_named
-from activedb.analysis._profile import Listening, Profile, Role
+from activedb.analysis._profile import Listening, Profile, Role, reads_of
 from activedb.analysis._svg import draw_svg
 from activedb.analysis._termination import Cycle
 from activedb.analysis._text import draw_text, explained, printable, rule_text
@@ -35,6 +35,7 @@ __all__ = [
     "explained",
     "printable",
     "profile_named",
+    "reads_of",
     "rule_as_dict",
     "rule_text",
 ]

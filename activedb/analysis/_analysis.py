@@ -145,6 +145,8 @@ def rule_as_dict(profile: Profile) -> dict[str, Any]:
         "event": profile.event,
         "coupling": str(profile.coupling),
         "priority": profile.priority,
+        "condition_action": str(profile.condition_action),
+        "after": list(profile.after),
         "reads": [_dotted(read.table, read.column) for read in effects.reads],
         "writes": [f"{c.kind} {_dotted(c.table, c.column)}" for c in effects.changes],
         "raises": [signal.name for signal in effects.signals],

@@ -63,10 +63,10 @@ class Pair:
 def pairs_among(profiles: Sequence[Profile], edges: Sequence[Edge]) -> tuple[Pair, ...]:
     """Return the pairs that do not commute, in the order of the rules.
 
-    A pair of one coupling counts if no priority orders the two and they may run together: at one
-    event that both listen to or, where they do not start at the event, at one commit point. A
-    rule stands for all that runs inside of it: the immediate rules it may trigger, and so on, and
-    the deferred ones that run before it commits.
+    A pair of one coupling counts if neither a priority nor ``after=`` orders the two and they may
+    run together: at one event that both listen to or, where they do not start at the event, at one
+    commit point. A rule stands for all that runs inside of it: the immediate rules it may trigger,
+    and so on, and the deferred ones that run before it commits.
 
     Notes
     -----
@@ -116,8 +116,10 @@ def _groups(profiles: Sequence[Profile]) -> Iterator[tuple[str, list[Profile]]]:
 
 
 def _is_ordered(a: Profile, b: Profile) -> bool:
-    """Whether priorities put one after the other; top-level transactions start together."""
-    return a.coupling.is_child and a.priority != b.priority
+    """Whether one comes after the other; top-level transactions start together."""
+    return a.coupling.is_child and (
+        a.priority != b.priority or a.name in b.after or b.name in a.after
+    )
 
 
 def _touching(

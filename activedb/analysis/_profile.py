@@ -16,11 +16,11 @@ from activedb.analysis._reading import Reading
 from activedb.analysis._recorder import Recorder
 from activedb.analysis._source import file_of
 from activedb.analysis._values import DATA, TRANSACTION, Bound, Known, Value
-from activedb.events import Expression, Negation, Primitive, Sequence
-from activedb.rules import Rule
-from coupling import Coupling
+from activedb.events import Disjunction, Expression, Negation, Primitive, Sequence
+from activedb.rules import Part, Rule
+from coupling import ConditionAction, Coupling
 
-__all__ = ["Listening", "Profile", "Role"]
+__all__ = ["Listening", "Profile", "Role", "reads_of"]
 
 
 class Role(StrEnum):
@@ -75,6 +75,9 @@ class Profile:
     listens : tuple of Listening
     effects : Effects
         Of condition and action together.
+    condition_action : ConditionAction
+    after : tuple of str
+        Rules that end before it starts, if they are triggered together.
     """
 
     name: str
@@ -83,6 +86,8 @@ class Profile:
     priority: int | None
     listens: tuple[Listening, ...]
     effects: Effects
+    condition_action: ConditionAction = ConditionAction.IMMEDIATE
+    after: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, rule: Rule) -> Profile:
@@ -97,6 +102,8 @@ class Profile:
             rule.priority,
             _listening(rule.on),
             _effects(rule),
+            rule.condition_action,
+            rule.after,
         )
 
     @property
@@ -108,6 +115,9 @@ class Profile:
 def _listening(on: Expression) -> tuple[Listening, ...]:
     if isinstance(on, Primitive):
         return (Listening(on.key, on.columns, Role.COMPLETES),)
+    if isinstance(on, Disjunction):
+        found = [Listening(part.key, part.columns, Role.COMPLETES) for part in on.parts]
+        return tuple(dict.fromkeys(found))
     if isinstance(on, Sequence):
         *_, last = on.parts
         found = []
@@ -118,6 +128,15 @@ def _listening(on: Expression) -> tuple[Listening, ...]:
             found.append(Listening(primitive.key, primitive.columns, role))
         return tuple(dict.fromkeys(found))
     return tuple(Listening(key, (), Role.COMPLETES) for key in sorted(on.keys))
+
+
+def reads_of(function: Any, params: Mapping[str, Any]) -> list[Part] | str:
+    """Tables and columns that a function ``(t, o)`` reads, or why its source does not tell."""
+    effects = _of_function(function, params)
+    for each in effects.unresolved:
+        if "reads" in each.kinds:
+            return str(each)
+    return [("read", read.table, read.column) for read in effects.reads]
 
 
 def _effects(rule: Rule) -> Effects:

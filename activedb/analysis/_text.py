@@ -14,6 +14,7 @@ from activedb.analysis._effects import Change, Read, Signal
 from activedb.analysis._explanation import Explanation, Step
 from activedb.analysis._profile import Profile
 from activedb.analysis._triggering import Edge
+from coupling import ConditionAction
 
 __all__ = ["draw_text", "explained", "printable", "rule_text"]
 
@@ -79,6 +80,8 @@ def rule_text(analysis: Analysis, profile: Profile) -> str:
     """Draw one rule: what it listens to, what it may do, who triggers it, whom it triggers."""
     root = Tree(_line(_titled(profile), "bold"))
     root.add(_line(f"on {profile.event}"))
+    if profile.after:
+        root.add(_line(f"after {', '.join(profile.after)}"))
     effects = profile.effects
     done: list[Read | Change | Signal] = [*effects.reads, *effects.changes, *effects.signals]
     for each in done:
@@ -151,6 +154,8 @@ def _add_steps(root: Tree, steps: tuple[Step, ...]) -> None:
 
 def _titled(profile: Profile) -> str:
     priority = "" if profile.priority is None else f", priority {profile.priority}"
+    if profile.condition_action is not ConditionAction.IMMEDIATE:
+        priority += f", action {profile.condition_action}"
     opaque = ", opaque" if profile.effects.is_opaque else ""
     return f"{profile.name} [{profile.coupling}{priority}{opaque}]"
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from activedb.cli._report import Outcome, Reporter
-from activedb.engine import Database
+from activedb.engine import Database, connect
 from activedb.errors import ActiveDBError, ConfigurationError, DefinitionError
 from activedb.streams import Stream
 
-__all__ = ["Options", "databases_of", "feed_stream", "run_job"]
+__all__ = ["Options", "databases_of", "feed_stream", "opened", "run_job"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +128,27 @@ def databases_of(file: Path) -> list[Database]:
     if not found:
         raise DefinitionError(f"{file} has no database; write db = activedb.connect()")
     return list(dict.fromkeys(found))
+
+
+@contextmanager
+def opened(file: Path | None, url: str | None) -> Iterator[Database]:
+    """The database at a URL, or the one that a file opens."""
+    if file is None:
+        with connect(url) as db:
+            yield db
+        return
+    if url is not None:
+        os.environ["ACTIVEDB_URL"] = url
+    with ExitStack() as open_ones:
+        databases = databases_of(file)
+        for db in databases:
+            open_ones.enter_context(db)
+        if len(databases) > 1:
+            raise DefinitionError(
+                f"{file} opens {len(databases)} databases; look at one at a time, with a file of "
+                f"its own"
+            )
+        yield databases[0]
 
 
 def _execute(file: Path) -> Any:

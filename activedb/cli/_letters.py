@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from activedb.cli._job import databases_of
+from activedb.cli._job import opened
 from activedb.cli._report import Reporter
-from activedb.engine import Database, Outcome, Retried, connect
-from activedb.errors import ConfigurationError, DefinitionError
+from activedb.engine import Outcome, Retried
+from activedb.errors import ConfigurationError
 from activedb.events import Occurrence, encode
 
 __all__ = ["app", "run_pending"]
@@ -58,7 +56,7 @@ def ls(
 ) -> None:
     """List the dead letters."""
     reporter = Reporter(as_json=as_json)
-    with _opened(None, url) as db:
+    with opened(None, url) as db:
         letters = db.dead_letters(source, kind=kind)
     _rows(
         reporter,
@@ -79,7 +77,7 @@ def show(
 ) -> None:
     """Show one dead letter with its payload: the event, or the rule's occurrence."""
     reporter = Reporter(as_json=as_json)
-    with _opened(None, url) as db:
+    with opened(None, url) as db:
         found = [x for x in db.dead_letters(source) if x.identity == identity]
     if not found:
         raise _no_letter(source, identity)
@@ -141,7 +139,7 @@ def retry(
 def _retried(
     file: Path, source: str | None, identity: str | None, url: str | None, reporter: Reporter
 ) -> list[Retried]:
-    with _opened(file, url) as db:
+    with opened(file, url) as db:
         letters = db.dead_letters(source)
         if identity is not None:
             letters = [letter for letter in letters if letter.identity == identity]
@@ -163,7 +161,7 @@ def run_pending(file: Path | None, url: str | None, reporter: Reporter) -> None:
     ConfigurationError, DefinitionError
         If file or URL are not as they should be.
     """
-    with reporter.own_output(), _opened(file, url) as db:
+    with reporter.own_output(), opened(file, url) as db:
         pending = db.pending_firings()
     _rows(
         reporter,
@@ -182,27 +180,6 @@ def run_pending(file: Path | None, url: str | None, reporter: Reporter) -> None:
             ]
         },
     )
-
-
-@contextmanager
-def _opened(file: Path | None, url: str | None) -> Iterator[Database]:
-    """The database at a URL, or the one that a file opens."""
-    if file is None:
-        with connect(url) as db:
-            yield db
-        return
-    if url is not None:
-        os.environ["ACTIVEDB_URL"] = url
-    with ExitStack() as open_ones:
-        databases = databases_of(file)
-        for db in databases:
-            open_ones.enter_context(db)
-        if len(databases) > 1:
-            raise DefinitionError(
-                f"{file} opens {len(databases)} databases; look at one at a time, with a file of "
-                f"its own"
-            )
-        yield databases[0]
 
 
 def _no_letter(source: str, identity: str | None) -> ConfigurationError:

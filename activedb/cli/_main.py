@@ -8,7 +8,7 @@ status     meaning
            (rules analyze --strict) findings, (dead-letter retry) some are left
 2          wrong usage, configuration or definition
 3          no database server answers
-130        interrupted
+130        interrupted; a worker that was told twice
 ========== ======================================================================
 """
 
@@ -31,6 +31,7 @@ from activedb.cli._letters import app as dead_letters
 from activedb.cli._letters import run_pending
 from activedb.cli._report import Reporter
 from activedb.cli._rules import app as rules
+from activedb.cli._work import run_worker
 from activedb.engine import connect
 from activedb.errors import (
     ActiveDBError,
@@ -149,6 +150,28 @@ def pending(
 ) -> None:
     """List the detached and sequential rules that are recorded and not done, oldest first."""
     run_pending(file, url, Reporter(as_json=as_json))
+
+
+@app.command()
+def work(
+    file: Annotated[Path, typer.Argument(help="A Python file that declares the rules.")],
+    poll_s: Annotated[
+        float, typer.Option(help="Look for work at least as often as this, in seconds.")
+    ] = 5.0,
+    url: Url = None,
+    as_json: Json = False,
+    show_traceback: Trace = False,
+) -> None:
+    """Run what other processes have recorded for the rules of FILE, until interrupted.
+
+    Any number of workers share the detached, sequential and exclusive rules that processes with
+    firings = "queue" leave to them, and what a killed process has left. Ctrl-C or SIGTERM ends a
+    worker when the rules that it runs have ended (status 0); a second one at once (status 130),
+    and other workers run them again.
+    """
+    reporter = Reporter(as_json=as_json)
+    with reporter.own_output():
+        run_worker(file, url, poll_s, reporter)
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from activedb.cli._job import databases_of
+from activedb.cli._job import databases_of, opened
 from activedb.errors import ConfigurationError, DefinitionError
 
 if TYPE_CHECKING:
@@ -23,14 +23,24 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="List, show and analyze the rules of a file, without feeding it.\n\nThe file is loaded as "
-    "by activedb run, over an empty database in memory unless it or --url names one.",
+    help="List, show and analyze the rules of a file; enable and disable those of a database.\n\n"
+    "For all but the last two the file is loaded as by activedb run, over an empty database in "
+    "memory unless it or --url names one.",
     no_args_is_help=True,
 )
 
 File = Annotated[Path, typer.Argument(help="A Python file that declares rules.")]
 Url = Annotated[
     str | None, typer.Option(help="Database URL for the file's connect(); memory:// by default.")
+]
+Name = Annotated[str, typer.Argument(help="The rule's name.")]
+Program = Annotated[
+    Path | None,
+    typer.Argument(help="A Python file that opens the database, instead of --url."),
+]
+Database = Annotated[
+    str | None,
+    typer.Option("--url", help="Database URL; ACTIVEDB_URL by default, else the embedded one."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 Trace = Annotated[bool, typer.Option("--traceback", help="Show a traceback when it fails.")]
@@ -41,14 +51,21 @@ def ls(file: File, url: Url = None, as_json: Json = False, show_traceback: Trace
     """List the rules of FILE."""
     from activedb.analysis import printable, rule_as_dict
 
-    analysis = _analysis(file, url)
+    reasons: dict[str, str] = {}
+    analysis = _analysis(file, url, reasons)
     if as_json:
-        _print({"rules": [rule_as_dict(profile) for profile in analysis.rules]})
+        rules = [
+            {**rule_as_dict(profile), "quarantine": reasons.get(profile.name)}
+            for profile in analysis.rules
+        ]
+        _print({"rules": rules})
         return
-    table = Table("rule", "coupling", "priority", "on", box=None, header_style="bold")
+    heads = ["rule", "coupling", "priority", "on", *(["in quarantine"] if reasons else [])]
+    table = Table(*heads, box=None, header_style="bold")
     for profile in analysis.rules:
         priority = "" if profile.priority is None else str(profile.priority)
-        cells = (profile.name, str(profile.coupling), priority, profile.event)
+        cells = [profile.name, str(profile.coupling), priority, profile.event]
+        cells += [reasons.get(profile.name, "")] if reasons else []
         table.add_row(*(Text(printable(cell)) for cell in cells))
     Console().print(table)
 
@@ -56,23 +73,27 @@ def ls(file: File, url: Url = None, as_json: Json = False, show_traceback: Trace
 @app.command("show")
 def show(
     file: File,
-    name: Annotated[str, typer.Argument(help="The rule's name.")],
+    name: Name,
     url: Url = None,
     as_json: Json = False,
     show_traceback: Trace = False,
 ) -> None:
     """Show one rule: its event, what it may do, which rules trigger it and which it triggers."""
-    from activedb.analysis import profile_named, rule_as_dict, rule_text
+    from activedb.analysis import printable, profile_named, rule_as_dict, rule_text
 
-    analysis = _analysis(file, url)
+    reasons: dict[str, str] = {}
+    analysis = _analysis(file, url, reasons)
     profile = profile_named(analysis, name)
     if not as_json:
         typer.echo(rule_text(analysis, profile), nl=False)
+        if name in reasons:
+            typer.echo(f"in quarantine {printable(reasons[name])}")
         return
     edges = analysis.as_dict()["edges"]
     _print(
         {
             **rule_as_dict(profile),
+            "quarantine": reasons.get(name),
             "triggered_by": [edge for edge in edges if edge["target"] == name],
             "triggers": [edge for edge in edges if edge["source"] == name],
         }
@@ -137,8 +158,51 @@ def explain(
         typer.echo(explained(explanation), nl=False)
 
 
-def _analysis(file: Path, url: str | None) -> Analysis:
-    """Load a file and analyze its rules."""
+@app.command("enable")
+def enable(
+    name: Name,
+    file: Program = None,
+    url: Database = None,
+    as_json: Json = False,
+    show_traceback: Trace = False,
+) -> None:
+    """Let a rule be triggered again, and end its quarantine if it is in one.
+
+    The change is kept in the database. Programs that run take it over when they call
+    db.rules.refresh(), others when they start.
+    """
+    _switch(name, file, url, enabled=True, as_json=as_json)
+
+
+@app.command("disable")
+def disable(
+    name: Name,
+    file: Program = None,
+    url: Database = None,
+    as_json: Json = False,
+    show_traceback: Trace = False,
+) -> None:
+    """Keep a rule from being triggered; what it has been triggered for still runs.
+
+    The change is kept in the database. Programs that run take it over when they call
+    db.rules.refresh(), others when they start.
+    """
+    _switch(name, file, url, enabled=False, as_json=as_json)
+
+
+def _switch(name: str, file: Path | None, url: str | None, *, enabled: bool, as_json: bool) -> None:
+    with ExitStack() as stack:
+        with redirect_stdout(sys.stderr):
+            db = stack.enter_context(opened(file, url))
+        version = db.rules.switch(name, enabled=enabled)
+    if as_json:
+        _print({"name": name, "enabled": enabled, "version": version})
+    else:
+        typer.echo(f"rule {name} is {'enabled' if enabled else 'disabled'} (version {version})")
+
+
+def _analysis(file: Path, url: str | None, reasons: dict[str, str] | None = None) -> Analysis:
+    """Load a file and analyze its rules; `reasons` gets why some of them are in quarantine."""
     os.environ["ACTIVEDB_URL"] = "memory://" if url is None else url
     with ExitStack() as open_ones:
         with redirect_stdout(sys.stderr):
@@ -151,6 +215,9 @@ def _analysis(file: Path, url: str | None) -> Analysis:
                 f"{file} declares rules on {len(found)} databases; analyze one at a time, in a "
                 f"file of its own"
             )
+        if reasons is not None:
+            entries = [entry for db in databases for entry in db.rules if entry.quarantine]
+            reasons.update((entry.name, entry.quarantine or "") for entry in entries)
         return found[0] if found else databases[0].analyze_rules()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -17,10 +18,13 @@ from activedb.engine._dead_letters import DeadLetters, Retried
 from activedb.engine._detached import Detached
 from activedb.engine._letters import Letter
 from activedb.engine._pending import PendingFiring, read_pending
+from activedb.engine._quarantine import Quarantine
+from activedb.engine._reads import find_reads
 from activedb.engine._recording import open_recording
 from activedb.engine._rules import Rules
 from activedb.engine._stream_run import StreamRun
 from activedb.engine._triggering import Triggering
+from activedb.engine._workers import Worker
 from activedb.errors import ConfigurationError, DefinitionError
 from activedb.events import Occurrence
 from activedb.rules import Action, Catalog, Condition, Rule
@@ -71,6 +75,11 @@ def connect(
     chosen = Settings.load(url=url, **settings)
     if fresh and chosen.db_schema is None and chosen.url != "memory://":
         raise ConfigurationError("fresh=True drops a schema: say which with db_schema=")
+    if chosen.firings == "queue" and chosen.url == "memory://":
+        raise ConfigurationError(
+            "firings='queue' leaves rules to other processes, and none of them can see memory://; "
+            "use a Postgres, or firings='here'"
+        )
     return Database(chosen, clock or SystemClock(), fresh=fresh)
 
 
@@ -91,13 +100,15 @@ class Database:
         self._catalog = Catalog()
         self._streams: dict[str, Stream] = {}
         self._stream_runs: dict[str, StreamRun] = {}
-        self._detached = Detached(Journal(self._store), self._catalog)
+        journal = Journal(self._store, is_queued=settings.firings == "queue")
+        self._detached = Detached(journal, self._catalog)
         self._triggering = Triggering(
             self._catalog,
             launcher=self._detached,
             write_letters=self._write_letters,
             cycles_max=settings.cycles_max,
             cascade_max=settings.cascade_max,
+            breadth_first=settings.cascade_order == "breadth_first",
         )
         self._forest = Forest(self._store, settings, clock, self._triggering)
         self._recording = open_recording(settings, self._forest.counters)
@@ -108,8 +119,17 @@ class Database:
         self._dead_letters = DeadLetters(
             self._detached.journal, self._catalog, self._triggering, self._forest
         )
+        self._worker = Worker(self._detached, settings.threads)
         rows = RuleRows(self._store)
         self._rules = Rules(self._catalog, self._forest, rows, lambda: self.metadata.tables)
+        self._triggering.runner.quarantine = Quarantine(
+            self._catalog,
+            after=settings.quarantine_after,
+            clock=clock,
+            counters=self._triggering.counters,
+            aside=self._detached.aside,
+            put=self._rules.quarantine,
+        )
         self._closed = False
         self._at_exit = _close_at_exit(self)
 
@@ -122,7 +142,7 @@ class Database:
     def rule(
         self,
         *,
-        on: Any,
+        on: Any = None,
         when: Condition | None = None,
         coupling: str = "immediate",
         priority: int | None = None,
@@ -130,6 +150,8 @@ class Database:
         name: str | None = None,
         params: Mapping[str, Any] | None = None,
         set_oriented: bool = False,
+        condition_action: str = "immediate",
+        after: Iterable[str] = (),
         reads: Any = None,
         writes: Any = None,
         raises: Any = None,
@@ -138,11 +160,13 @@ class Database:
 
         Parameters
         ----------
-        on : event expression
+        on : event expression, optional
             ``event("EXIT")``, ``inserted(table)``, ``updated(table, "column")``,
-            ``deleted(table)`` or ``seq(…)``.
+            ``deleted(table)``, several of them with ``any_of(…)`` or ``|``, or ``seq(…)``. Left
+            out: whatever changes what the condition reads, as `reads` says or its source tells.
         when : callable ``(t, o)``, optional
-            The condition, evaluated in the rule's own subtransaction right before the action.
+            The condition, evaluated in the rule's own subtransaction. It may only read: what it
+            writes is refused with `ConditionWrites`, and the rule fails.
         coupling : {"immediate", "deferred", "detached", "sequential"}
             When it runs: at the event or at the commit point, as a child; at the event or after
             the triggering commit, as a top-level transaction.
@@ -157,13 +181,21 @@ class Database:
         params : mapping of str to value, optional
             Keyword arguments for action and condition: each is given those it takes.
         set_oriented : bool
-            With ``coupling="deferred"``: what triggers the rule in one deferred cycle fires it
-            once, with an occurrence ``o`` of which ``o.occurrences`` are the parts, ``o.rows``
-            their rows.
+            What triggers the rule in one statement, or if it is deferred in one deferred cycle,
+            fires it once, with an occurrence ``o`` of which ``o.occurrences`` are the parts,
+            ``o.rows`` their rows.
+        condition_action : {"immediate", "sequential", "deferred", "detached"}
+            When the action runs: right after the condition, in its transaction; at the same time,
+            undone unless the condition turns out true; at the commit point of the triggering
+            transaction; in a top-level transaction of its own.
+        after : list of str, optional
+            Rules that end before this one starts, if they are triggered together with it: with
+            ``coupling="immediate"`` by one event, with ``"deferred"`` in one cycle. That counts
+            more than priorities.
         reads, writes : list, optional
-            For `analyze_rules`: what condition and action may read and write; tables, mapped
-            classes, columns or ``"table.column"``, of writes also ``inserted(table)`` and its
-            kin. Not given: what their source says.
+            For `analyze_rules`, and for rules without `on`: what condition and action may read
+            and write; tables, mapped classes, columns or ``"table.column"``, of writes also
+            ``inserted(table)`` and its kin. Not given: what their source says.
         raises : list of str, optional
             For `analyze_rules`: the signals they may raise.
 
@@ -188,9 +220,12 @@ class Database:
                     name=name,
                     params=params,
                     set_oriented=set_oriented,
+                    condition_action=condition_action,
+                    after=after,
                     reads=reads,
                     writes=writes,
                     raises=raises,
+                    find_reads=find_reads,
                 )
             )
             return action
@@ -357,9 +392,46 @@ class Database:
     def recover(self) -> int:
         """Start detached rules that an earlier process recorded and did not finish.
 
-        Call it once, after the rules are defined. Returns how many were started.
+        Call it once, after the rules are defined. Returns how many were started. Those of a
+        process that lives are its own; with ``firings="queue"`` all are the workers'.
         """
         return self._detached.recover()
+
+    def work(
+        self,
+        stop: threading.Event | None = None,
+        *,
+        poll_s: float = 5.0,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> int:
+        """Be a worker: run the firings that other processes have recorded, until told to stop.
+
+        Several processes share what nobody runs: that of processes with ``firings="queue"``, and
+        of those that have died. Define the rules first; firings of other rules are left to others.
+
+        Parameters
+        ----------
+        stop : threading.Event, optional
+            Set by another thread or a signal handler. What runs then is ended. None: it does not
+            return but by an exception, such as Ctrl-C.
+        poll_s : float
+            Seconds until it looks even if nothing has told it that there is something to do.
+        on_progress : callable ``(taken, running)``, optional
+            Called on this thread, several times a second, and once when it has been told to stop.
+
+        Returns
+        -------
+        int
+            How many firings it has taken over.
+
+        Raises
+        ------
+        ConfigurationError
+            On ``memory://``, which no other process can see.
+        TransactionStateError
+            Inside a transaction, or if another thread is at it.
+        """
+        return self._worker.run(stop or threading.Event(), poll_s=poll_s, on_progress=on_progress)
 
     def join(self) -> None:
         """Wait until every detached rule that was started has ended."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from activedb.engine._letters import Letter
-from activedb.engine._triggered import Triggered
+from activedb.engine._triggered import Triggered, occurrence_of
 from activedb.engine._triggering import Triggering
 from activedb.errors import (
     ActiveDBError,
@@ -19,8 +19,7 @@ from activedb.errors import (
     RuleFailed,
     TransactionStateError,
 )
-from activedb.events import Occurrence, decode
-from activedb.rules import Catalog, OccurrenceSet, Rule
+from activedb.rules import Catalog
 from activedb.store import Journal
 from activedb.transactions import Forest, Transaction, current_transaction
 
@@ -126,7 +125,7 @@ class DeadLetters:
                 letter, "undefined", f"no rule {name!r} is defined here; define it, and retry"
             )
         try:
-            o = _occurrence(rule, letter)
+            o = occurrence_of(rule, letter.payload)
         except BadEvent:
             return Retried(
                 letter,
@@ -188,11 +187,3 @@ class DeadLetters:
 
 class _Elsewhere(ActiveDBError):
     """Another transaction has the letter, or has run it."""
-
-
-def _occurrence(rule: Rule, letter: Letter) -> Occurrence:
-    """What triggered `rule`; raises `BadEvent` if the letter does not hold it."""
-    o = decode(letter.payload)
-    if rule.set_oriented:
-        return OccurrenceSet(list(o.parts.values()) or [o])
-    return o

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
 from activedb.engine._letters import Letter
 from activedb.engine._names import shortened
-from activedb.engine._triggered import Firing, Triggered
+from activedb.engine._quarantine import failure_of
+from activedb.engine._triggered import Firing, Part, Triggered, triggered_of
 from activedb.engine._triggering import Triggering
 from activedb.errors import (
     ActiveDBError,
@@ -22,10 +23,11 @@ from activedb.errors import (
     SerializationConflict,
     TransactionStateError,
 )
-from activedb.events import decode, encode
-from activedb.rules import Catalog
+from activedb.events import encode
+from activedb.rules import Catalog, Rule
 from activedb.store import Journal
 from activedb.transactions import Forest, Run, Transaction, current_transaction
+from coupling import Coupling
 
 __all__ = ["STREAM_RUN", "Detached"]
 
@@ -34,6 +36,7 @@ STREAM_RUN = "stream/"
 """Names of runs that are replayed after a crash start with this."""
 
 _NAME_MAX = 400  # characters of the column
+_CLAIMED_MAX = 1_000  # at a time
 
 
 class Detached:
@@ -47,6 +50,14 @@ class Detached:
       commit on, a row written with that commit stands for the firing.
     - Otherwise a row is recorded at the event, before the firing starts. A *detached rule* may
       be done again too; as it gives its firings the same names, it does not start them twice.
+
+    What this process records it holds under its lease, and starts; if it is queued nobody holds it,
+    and whichever worker is first takes it over.
+
+    Attributes
+    ----------
+    on_ended : callable ``(running)``
+        Called when one has ended, with the number of those that are left.
     """
 
     def __init__(self, journal: Journal, catalog: Catalog):
@@ -56,6 +67,12 @@ class Detached:
         self._catalog = catalog
         self._idle = threading.Condition()
         self._running: set[str] = set()
+        # Started, and given up for now: recorded, and to be tried again.
+        self._left: dict[str, Firing] = {}
+        # Rules of which somebody has recorded firings, and which are not defined here.
+        self._strange: set[str] = set()
+        self.on_ended: Callable[[int], object] = lambda running: None
+        self._early: set[str] = set()  # causally dependent ones, before the triggering commit
         # Firings of batches: those that doing the batch again must not start, and those of
         # them whose outcome is not durable yet.
         self._known: set[str] = set()
@@ -72,24 +89,34 @@ class Detached:
                 due[name] = item
             if run.is_batch:
                 run.fired.add(name)
+        # On memory:// nobody else can write before a caller's transaction has ended.
+        is_late = not t.hierarchy.lends and not t.hierarchy.session.is_shared
         recorded = {}
         for name, item in due.items():
             try:
                 recorded[name] = _row(name, run, item)
             except RuleFailed as failed:
                 self.triggering.counters.add("rules_failed")
-                letter = Letter.of_rule(name, item.occurrence, failed)
-                self.journal.keep_letter(asdict(letter))
+                letter = asdict(Letter.of_rule(name, item.occurrence, failed))
+                if is_late:
+                    self.aside(name, lambda letter=letter: self.journal.keep_letter(letter))  # type: ignore[misc]
+                else:
+                    self.journal.keep_letter(letter)
         if run.is_batch:
             with self._idle:
                 self._known |= due.keys()
                 self._unfinished |= recorded
         elif recorded:
-            new = self.journal.record(recorded.values())
+            new = recorded.keys() if is_late else self.journal.record(recorded.values())
             run.fired |= due.keys()
             recorded = {name: row for name, row in recorded.items() if name in new}
-        for name, row in recorded.items():
-            self._start(row, due[name])
+        for name in recorded:
+            t.spawns(name, _mode(due[name], Coupling.DETACHED))
+        if is_late:
+            self.start_late([Firing(row, due[name]) for name, row in recorded.items()])
+        elif not self.journal.is_queued:
+            for name, row in recorded.items():
+                self._start(row, due[name])
 
     # -- sequential rules ------------------------------------------------------------------
 
@@ -109,45 +136,173 @@ class Detached:
             else:
                 # What has committed is not done again, and has not to find this one done.
                 firings.append(Firing(row | {"keep": False}, item))
+                t.spawns(name, _mode(item, Coupling.SEQUENTIAL))
         return firings, letters
 
     def record(self, t: Transaction, firings: list[Firing]) -> None:
         """Record firings in the commit of the top-level transaction `t`."""
-        rows = [firing.row for firing in firings]
+        here = [firing.row for firing in firings if self._runs(firing)]
+        anywhere = [firing.row for firing in firings if not self._runs(firing)]
 
         def write(connection: Any) -> None:
-            self.journal.record_on(connection, rows)
+            self.journal.record_on(connection, here, held=True)
+            self.journal.record_on(connection, anywhere, held=False)
 
         t.hierarchy.durable.append(write)
 
     def start(self, firings: list[Firing]) -> None:
-        """Start firings that have been recorded; those that cannot be stay pending."""
+        """Start firings that are recorded, if they run here; those that cannot be stay pending."""
         for firing in firings:
+            if not self._runs(firing):
+                continue
             try:
                 self._start(firing.row, firing.triggered)
             except ActiveDBError:
+                self._leave(firing.row, firing.triggered)
                 _LOG.warning("rule %s is left pending", firing.triggered.rule.name, exc_info=True)
 
-    # -- after a crash ---------------------------------------------------------------------
+    def start_late(self, firings: list[Firing]) -> None:
+        """Record firings, when that can be done, and then start them.
+
+        For those of a caller's transaction on ``memory://``, in which nobody else can write before
+        it has ended.
+        """
+        for firing in firings:
+            with self._idle:
+                self._running.add(firing.row["firing"])
+            self.forest.pool.submit(lambda firing=firing: self._run_late(firing))  # type: ignore[misc]
+
+    def _run_late(self, firing: Firing) -> None:
+        is_new = False
+        try:
+            is_new = bool(self.journal.record([firing.row]))
+        except ActiveDBError:
+            _LOG.warning("rule %s is not run", firing.triggered.rule.name, exc_info=True)
+        if is_new:
+            self._run(firing.row, firing.triggered)
+        else:
+            self._ended(firing.row["firing"])
+
+    def _runs(self, firing: Firing) -> bool:
+        """Whether a firing runs here and not where a worker is free.
+
+        Causally dependent ones always do: they have begun beside what triggered them.
+        """
+        return not self.journal.is_queued or firing.triggered.rule.coupling is Coupling.CAUSAL
+
+    # -- causally dependent rules ------------------------------------------------------------
+
+    def run_early(self, firing: Firing, cause: Transaction) -> bool:
+        """Run a causally dependent rule while `cause`, in which it was triggered, may live.
+
+        Returns once that one's line has committed, or has aborted, as it cannot commit earlier.
+        False: it is not done, and should be tried again after the triggering commit. True: it is
+        done, or of no interest any more. An error of the rule is raised.
+        """
+        name = firing.row["firing"]
+        with self._idle:
+            self._early.add(name)
+        quarantine = self.triggering.runner.quarantine
+        try:
+            quarantine.check(firing.triggered.rule.name)
+            run = Run(name=name, is_detached=True, is_retried=True)
+            self.forest.causal(cause, run).call(self._work_of(firing.row, firing.triggered))
+            quarantine.succeeded(firing.triggered.rule.name)
+        except _TRY_LATER:
+            return False
+        except _DoneElsewhere:
+            return True
+        finally:
+            with self._idle:
+                self._early.discard(name)
+        return True
+
+    def expect(self, firing: Firing) -> None:
+        """Let `join` wait for a rule that runs early, because it is recorded now."""
+        with self._idle:
+            self._running.add(firing.row["firing"])
+
+    def expect_no_more(self, firing: Firing) -> None:
+        """Take back `expect`."""
+        self._ended(firing.row["firing"])
+
+    def drop(self, firing: Firing) -> None:
+        """A rule that was begun early has aborted, and is not tried again."""
+        self.triggering.failed(firing.row["firing"])
+
+    # -- what others have recorded ---------------------------------------------------------
 
     def recover(self) -> int:
-        """Start the firings that an earlier process recorded and did not finish.
+        """Start the firings that were recorded and not finished, by this process or a dead one.
+
+        If firings are queued those of others are left to the workers.
 
         Returns
         -------
         int
             How many were started. Firings of rules that are not defined here stay recorded.
         """
-        started = 0
-        for row in self.journal.pending():
-            rule = self._catalog.rule(row["rule"])
-            with self._idle:
-                known = row["firing"] in self._running
-            if rule is None or known:
-                continue
-            self._start(dict(row), Triggered(rule, decode(row["occurrence"])))
-            started += 1
+        started = self.start_left() + self._start_rows(self.journal.held(), self._catalog.rule)
+        if not self.journal.is_queued:
+            while taken := self.take_over(_CLAIMED_MAX):
+                started += taken
         return started
+
+    def take_over(self, limit: int, *, of_dead: bool = True) -> int:
+        """Take over at most `limit` firings that nobody holds, and start them; returns how many.
+
+        Parameters
+        ----------
+        of_dead : bool
+            Also those of processes that have died.
+        """
+        rules: dict[str, Rule] = {}
+
+        def knows(name: str) -> bool:
+            rule = self._catalog.rule(name)
+            if rule is None:
+                self._strange.add(name)
+                return False
+            self._strange.discard(name)
+            rules[name] = rule
+            return True
+
+        strange = [name for name in list(self._strange) if not knows(name)]
+        rows = self.journal.claim(limit, knows=knows, without=strange, of_dead=of_dead)
+        return self._start_rows(rows, rules.get)
+
+    def _start_rows(
+        self, rows: list[dict[str, Any]], rule_named: Callable[[str], Rule | None]
+    ) -> int:
+        started = 0
+        for row in rows:
+            rule = rule_named(row["rule"])
+            with self._idle:
+                is_known = row["firing"] in self._running or row["firing"] in self._early
+            if rule is None or is_known:  # if our lease was lost we have taken over what is ours
+                continue
+            try:
+                item = triggered_of(rule, row)
+            except BadEvent as error:
+                self._bury_unread(row, error)
+                continue
+            started += 1
+            self._start(row, item)
+        return started
+
+    def start_left(self) -> int:
+        """Start the firings again that were given up for now; returns how many."""
+        with self._idle:
+            left, self._left = self._left, {}
+        for firing in left.values():
+            self._start(firing.row, firing.triggered)
+        return len(left)
+
+    @property
+    def running(self) -> int:
+        """How many have been started and have not ended."""
+        with self._idle:
+            return len(self._running)
 
     def join(self, running_max: int = 0) -> None:
         """Wait until every detached rule that was started has ended, or at most so many are left.
@@ -166,6 +321,22 @@ class Detached:
         with self._idle:
             self._idle.wait_for(lambda: len(self._running) <= running_max)
 
+    def aside(self, name: str, work: Callable[[], None]) -> None:
+        """Do work of the engine's own on a thread of the pool; `join` waits for it, too."""
+
+        def do() -> None:
+            try:
+                work()
+            finally:
+                self._ended(name)
+
+        with self._idle:
+            self._running.add(name)
+        try:
+            self.forest.pool.submit(do)
+        except TransactionStateError:  # closed meanwhile
+            self._ended(name)
+
     # -- streams ---------------------------------------------------------------------------
 
     def remember_done(self, run_prefix: str) -> None:
@@ -176,6 +347,9 @@ class Detached:
         """Within the commit of a batch: record its unfinished firings, forget the done ones."""
         with self._idle:
             rows = [self._unfinished[name] for name in run.fired if name in self._unfinished]
+        if self.journal.is_queued:
+            # None has been started, so none needs to be found done by a try at the batch.
+            rows = [row | {"keep": False} for row in rows]
         self.journal.record_on(connection, rows)
         self.journal.forget_done(connection, sorted(run.fired))
 
@@ -183,6 +357,9 @@ class Detached:
         """Take note that a batch has committed and will not be done again."""
         with self._idle:
             self._known -= run.fired
+            if self.journal.is_queued:
+                for name in run.fired:
+                    self._unfinished.pop(name, None)
             self._settled |= run.fired & self._unfinished.keys()
 
     def forget_done(self, run_prefix: str) -> None:
@@ -203,37 +380,48 @@ class Detached:
     def _ended(self, firing: str) -> None:
         with self._idle:
             self._running.discard(firing)
+            running = len(self._running)
             self._idle.notify_all()
+        self.on_ended(running)
 
     def _run(self, row: dict[str, Any], item: Triggered) -> None:
         firing = row["firing"]
 
-        def mark_done(connection: Any) -> None:
-            if not self.journal.finish(connection, row, keep=self._must_stay(row)):
-                raise _DoneElsewhere(firing)
-
-        def body(t: Transaction) -> None:
-            t.rule = item.rule.name
-            t.hierarchy.durable.append(mark_done)
-            self.triggering.runner.run_rule(t, item)
-
         try:
+            self.triggering.runner.quarantine.check(item.rule.name)
             # A batch that is lost with its firings starts them again, and one that is durable
             # has made them durable too, as the server's log is written in order: no need to wait.
             lazily = row["run"].startswith(STREAM_RUN)
-            self.forest.run(body, Run(name=firing, is_detached=True, lazily=lazily))
+            run = Run(name=firing, is_detached=True, lazily=lazily)
+            self.forest.run(self._work_of(row, item), run)
         except _TRY_LATER:
             # It stays recorded, or unfinished until its batch records it.
+            self._leave(row, item)
             _LOG.warning("rule %s is left pending", item.rule.name, exc_info=True)
         except _DoneElsewhere:
             _LOG.info("another process ran %s", firing)
             self._is_durable(firing)
         except BaseException as error:
-            self._give_up(row, item, error)
+            self.give_up(row, item, error)
         else:
+            self.triggering.runner.quarantine.succeeded(item.rule.name)
             self._is_durable(firing)
         finally:
             self._ended(firing)
+
+    def _work_of(self, row: dict[str, Any], item: Triggered) -> Callable[[Transaction], None]:
+        """What the top-level transaction of a firing does: run the rule, and mark it done."""
+
+        def mark_done(connection: Any) -> None:
+            if not self.journal.finish(connection, row, keep=self._must_stay(row)):
+                raise _DoneElsewhere(row["firing"])
+
+        def work(t: Transaction) -> None:
+            t.rule = item.rule.name
+            t.hierarchy.durable.append(mark_done)
+            self.triggering.runner.run_rule(t, item)
+
+        return work
 
     def _is_durable(self, firing: str) -> None:
         """The outcome of a firing is in the database: its batch need not record it any more."""
@@ -246,28 +434,44 @@ class Detached:
         if not row["keep"]:
             return False
         with self._idle:
-            if "#" in row["run"]:  # a detached rule
-                return row["run"] in self._running or row["run"] in self._unfinished
+            if "#" in row["run"]:  # a detached rule; of one that is recorded the journal knows
+                return row["run"] in self._early or row["run"] in self._unfinished
             return row["firing"] not in self._settled
 
-    def _give_up(self, row: dict[str, Any], item: Triggered, error: BaseException) -> None:
+    def give_up(self, row: dict[str, Any], item: Triggered, error: BaseException) -> None:
         """Put the firing of a rule that raised into the dead-letter table."""
         rule = item.rule.name
-        failed = RuleFailed(f"rule {rule} failed: {error}", rule=rule)
-        failed.__cause__ = error
-        letter = Letter.of_rule(row["firing"], item.occurrence, failed)
+        letter = Letter.of_rule(row["firing"], item.occurrence, failure_of(rule, error))
         self.triggering.counters.add("rules_failed")
+        self.triggering.runner.quarantine.failed(rule, error)
         try:
             self.journal.bury(row, asdict(letter), keep=self._must_stay(row))
             self._is_durable(row["firing"])
         except ActiveDBError:
+            self._leave(row, item)
             _LOG.warning("rule %s is left pending", rule, exc_info=True)
+
+    def _bury_unread(self, row: dict[str, Any], error: BadEvent) -> None:
+        """Put a firing into the dead-letter table of which nobody knows what triggered it."""
+        rule = row["rule"]
+        letter = Letter.of_firing(row["firing"], row["occurrence"], failure_of(rule, error))
+        self.triggering.counters.add("rules_failed")
+        self.journal.bury(row, asdict(letter), keep=False)
+
+    def _leave(self, row: dict[str, Any], item: Triggered) -> None:
+        with self._idle:
+            self._left[row["firing"]] = Firing(row, item)
 
 
 def _named(t: Transaction, items: list[Triggered], event: int) -> Iterator[tuple[str, Triggered]]:
     """What the `event`-th event of `t` triggered, with the names of the firings."""
     for number, item in enumerate(items):
         yield shortened(f"{t.path}#{event}.{number}.{item.rule.name}", _NAME_MAX), item
+
+
+def _mode(item: Triggered, of_action: Coupling) -> Coupling:
+    """How a firing is coupled to the transaction in which it was triggered."""
+    return of_action if item.part is Part.ACTION else item.rule.coupling
 
 
 def _row(name: str, run: Run, item: Triggered) -> dict[str, Any]:
@@ -277,6 +481,8 @@ def _row(name: str, run: Run, item: Triggered) -> dict[str, Any]:
     except BadEvent as error:
         rule = item.rule.name
         raise RuleFailed(f"rule {rule} failed: {error}", rule=rule) from error
+    if item.part is not Part.RULE:
+        occurrence["part"] = str(item.part)
     return {
         "firing": name,
         "run": run.name,

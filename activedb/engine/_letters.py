@@ -10,7 +10,7 @@ from activedb.engine._names import shortened
 from activedb.errors import ActiveDBError, RuleFailed
 from activedb.events import Occurrence, encode
 
-__all__ = ["Letter"]
+__all__ = ["Letter", "storable"]
 
 _IDENTITY_MAX = 400  # characters of the column
 
@@ -42,13 +42,18 @@ class Letter:
     @classmethod
     def of_rule(cls, identity: str, o: Occurrence, error: RuleFailed) -> Self:
         """A letter for a rule that failed on `o`."""
+        return cls.of_firing(identity, _encoded(o), error)
+
+    @classmethod
+    def of_firing(cls, identity: str, payload: Mapping[str, Any], error: RuleFailed) -> Self:
+        """A letter for a rule that failed on an occurrence, given in its encoded form."""
         return cls(
             source=f"rule {error.rule}",
             identity=shortened(identity, _IDENTITY_MAX),
             kind="rule",
-            payload=_encoded(o),
+            payload=payload,
             error=type(error.__cause__ or error).__name__,
-            reason=_storable(str(error)),
+            reason=storable(str(error)),
         )
 
     @classmethod
@@ -63,11 +68,11 @@ class Letter:
             kind="event",
             payload=payload,
             error=type(cause).__name__,
-            reason=_storable(str(error) or type(error).__name__),
+            reason=storable(str(error) or type(error).__name__),
         )
 
 
-def _storable(text: str) -> str:
+def storable(text: str) -> str:
     """`text` without what a database refuses: NUL and halves of surrogate pairs."""
     return text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
 

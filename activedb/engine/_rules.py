@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
+from activedb.engine._reads import find_reads
 from activedb.errors import DefinitionError, TransactionStateError
 from activedb.rules import (
     CHANGEABLE,
@@ -21,6 +22,7 @@ from activedb.rules import (
     as_kept,
     fingerprint,
     next_version,
+    quarantined,
     redefined,
     registered,
     rules_from_data,
@@ -29,6 +31,7 @@ from activedb.rules import (
 from activedb.spelling import did_you_mean
 from activedb.store import Row, RuleRows
 from activedb.transactions import Forest, Transaction, current_transaction
+from coupling import OrderCycle, check_order
 
 __all__ = ["Rules"]
 
@@ -91,7 +94,7 @@ class Rules:
         self,
         action: Action,
         *,
-        on: Any,
+        on: Any = None,
         name: str | None = None,
         enabled: bool = True,
         when: Any = None,
@@ -100,6 +103,8 @@ class Rules:
         on_abort: str = "triggering",
         params: Mapping[str, Any] | None = None,
         set_oriented: bool = False,
+        condition_action: str = "immediate",
+        after: Any = (),
         reads: Any = None,
         writes: Any = None,
         raises: Any = None,
@@ -127,9 +132,12 @@ class Rules:
             name=name,
             params=params,
             set_oriented=set_oriented,
+            condition_action=condition_action,
+            after=after,
             reads=reads,
             writes=writes,
             raises=raises,
+            find_reads=find_reads,
         )
 
         def create(t: Transaction) -> RegisteredRule:
@@ -151,6 +159,7 @@ class Rules:
             If the name is taken.
         """
         if self._current() is None:
+            self._check_order(None, rule)
             row = self._persisted.pop(rule.name, None)
             if row is not None and row["fingerprint"] == fingerprint(rule):
                 entry = as_kept(registered(rule, version=0, enabled=True), row)
@@ -160,6 +169,8 @@ class Rules:
 
     def enable(self, name: str) -> RegisteredRule:
         """Let a rule be triggered again, by events from now on; returns its new version.
+
+        If it is in quarantine that is over, and it is run again.
 
         A composite event of it does not know what happened while it was off.
 
@@ -188,8 +199,55 @@ class Rules:
             lambda t: self._change(t, name, lambda _, e: next_version(e, e.rule, enabled=False))
         )
 
+    def switch(self, name: str, *, enabled: bool) -> int:
+        """Enable or disable a rule that may be defined by other programs only; returns its version.
+
+        It is about the table of rules, so they take it over when they connect, or `refresh`.
+
+        Raises
+        ------
+        DefinitionError
+            If nobody has defined such a rule; and as `enable`, if it is defined here.
+        """
+
+        def switch(t: Transaction) -> int:
+            row = self._locked(t, name)
+            if name in self:
+                return (self.enable(name) if enabled else self.disable(name)).version
+            if row is None:
+                known = [*self._rows.read(), *(entry.name for entry in self)]
+                raise DefinitionError(
+                    f"no program has defined a rule named {name!r} over this database; "
+                    f"{did_you_mean(name, known)}"
+                )
+            if row["enabled"] == enabled and not (enabled and row["quarantine"]):
+                return int(row["version"])
+            values = {"enabled": enabled, "version": row["version"] + 1}
+            values["changed_at"] = self._forest.clock.now()
+            if enabled:
+                values["quarantine"] = None
+            return int(t.update(self._rows.table, name, **values)["version"])
+
+        return self._do(switch)
+
+    def quarantine(self, name: str, reason: str) -> RegisteredRule:
+        """Keep a rule from being run: what triggers it becomes a dead letter with the reason.
+
+        Rules that keep failing alone get there by themselves (``quarantine_after``). `enable`, or
+        another definition, ends it; a rule that takes its triggering transaction along is not
+        affected.
+
+        Raises
+        ------
+        DefinitionError
+            If there is no such rule.
+        """
+        return self._do(lambda t: self._change(t, name, lambda _, e: quarantined(e, reason)))
+
     def change(self, name: str, /, **fields: Any) -> RegisteredRule:
-        """Change some of on, action, when, coupling, priority, on_abort, params, set_oriented.
+        """Change some of on, action, when, coupling, priority, on_abort, params, ….
+
+        What can be changed is all that `create` takes but the name, reads, writes and raises.
 
         A restart keeps changes of coupling, priority and on_abort as long as the definition in
         code is the same; the others last until this process ends, as functions are not kept.
@@ -208,8 +266,9 @@ class Rules:
                 )
 
         def changed(t: Transaction, entry: RegisteredRule) -> RegisteredRule:
-            rule = redefined(entry.rule, fields)
-            if "on" in fields:
+            rule = redefined(entry.rule, fields, find_reads)
+            self._check_order(t, rule)
+            if rule.on is not entry.rule.on:
                 self._check_tables(t, [rule])
             same_text = KEPT.issuperset(fields)
             return next_version(
@@ -276,11 +335,12 @@ class Rules:
         ----------
         rules : list of mappings, or mapping of str to mapping
             Fields: ``name``, ``on``, ``do``, and optionally ``when``, ``coupling``, ``priority``,
-            ``on_abort``, ``params``, ``set_oriented``, ``enabled``. Functions are named
-            ``"module:function"``. Events: ``{"event": "EXIT"}``, ``{"updated": "accounts",
-            "columns": ["balance"]}``, ``{"inserted": …}``, ``{"deleted": …}``, ``{"seq": […],
-            "same": […], "within": seconds}``, in it ``{"not": {…}}``; ``alias`` and ``where`` (a
-            function) as in code. Tables are those of ``db.metadata``.
+            ``on_abort``, ``params``, ``set_oriented``, ``condition_action``, ``after``, ``reads``,
+            ``writes``, ``raises``, ``enabled``. Functions are named ``"module:function"``.
+            Events: ``{"event": "EXIT"}``, ``{"updated": "accounts", "columns": ["balance"]}``,
+            ``{"inserted": …}``, ``{"deleted": …}``, ``{"any_of": […]}``, ``{"seq": […], "same":
+            […], "within": seconds}``, in it ``{"not": {…}}``; ``alias`` and ``where`` (a function)
+            as in code. Tables are those of ``db.metadata``.
         modules : iterable of modules, or mapping of str to module
             Where functions may be found.
         allow : iterable of str
@@ -292,7 +352,10 @@ class Rules:
             Naming the rule; no rule is created then.
         """
         found = rules_from_data(
-            rules, functions=FunctionNames(modules, allow), table=self._declared_table
+            rules,
+            functions=FunctionNames(modules, allow),
+            table=self._declared_table,
+            find_reads=find_reads,
         )
 
         def load(t: Transaction) -> builtins.list[RegisteredRule]:
@@ -303,6 +366,8 @@ class Rules:
         t = self._current()
         if t is None:
             return self._forest.run(load)
+        if t.condition_of is not None:
+            t.refuse_write("a change of a rule")
         with t.subtransaction() as s:
             return load(s)
 
@@ -359,7 +424,11 @@ class Rules:
 
     def _do(self, work: Callable[[Transaction], T]) -> T:
         t = self._current()
-        return self._forest.run(work) if t is None else work(t)
+        if t is None:
+            return self._forest.run(work)
+        if t.condition_of is not None:
+            t.refuse_write("a change of a rule")
+        return work(t)
 
     def _known(self, t: Transaction | None, name: str) -> RegisteredRule:
         entry = self._catalog.entry(name, t) if isinstance(name, str) else None
@@ -385,6 +454,7 @@ class Rules:
             raise DefinitionError(
                 f"there is a rule named {rule.name!r} already; pass another name="
             )
+        self._check_order(t, rule)
         version = 1 if row is None else row["version"] + 1
         entry = registered(rule, version=version, enabled=row["enabled"] if row else enabled)
         if row is not None and row["fingerprint"] == entry.fingerprint:
@@ -422,11 +492,26 @@ class Rules:
             "event": repr(entry.on).replace("\0", "\\0"),
             "fingerprint": entry.fingerprint,
             "changed_at": self._forest.clock.now(),
+            "quarantine": entry.quarantine,
         }
         if row is None:
             t.insert(self._rows.table, {"name": entry.name, **values})
         else:
             t.update(self._rows.table, entry.name, **values)
+
+    def _check_order(self, t: Transaction | None, rule: Rule) -> None:
+        """Refuse a rule that comes, through others, after itself; O(rules) if it names any."""
+        if not rule.after:
+            return
+        after = {entry.name: entry.after for entry in self._catalog.entries(t)}
+        after[rule.name] = rule.after
+        try:
+            check_order(after)
+        except OrderCycle as cycle:
+            raise DefinitionError(
+                f"rule {rule.name}: after= makes rules wait for each other: {cycle}; leave one of "
+                f"these out"
+            ) from None
 
     def _check_tables(self, t: Transaction, rules: Iterable[Rule]) -> None:
         """Refuse rules about tables that are not there."""

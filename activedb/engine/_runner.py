@@ -4,17 +4,33 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from activedb.engine._cascades import too_deep
+from activedb.engine._conditions import holds, holds_beside
 from activedb.engine._letters import Letter
+from activedb.engine._quarantine import Quarantine, failure_of
 from activedb.engine._trails import Trails
-from activedb.engine._triggered import Triggered, is_systemic
-from activedb.errors import CycleLimitExceeded, RuleFailed
+from activedb.engine._triggered import Cause, Part, Triggered, is_systemic
+from activedb.errors import CycleLimitExceeded, DefinitionError
 from activedb.metrics import Counters, Histogram
 from activedb.rules import OccurrenceSet, OnAbort
 from activedb.transactions import Transaction
-from coupling import priority_groups
+from coupling import ConditionAction, Coupling, OrderCycle, ordered_groups
+
+if TYPE_CHECKING:
+    from activedb.engine._detached import Detached
 
 __all__ = ["Runner"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """What runs in a transaction: the `depth`-th rule in a line of rules that trigger rules."""
+
+    item: Triggered
+    depth: int
 
 
 class Runner:
@@ -23,33 +39,128 @@ class Runner:
     Parameters
     ----------
     trails : Trails
-        Where letters of rules that fail alone go.
+        Where letters of rules that fail alone go, and what waits for later.
     counters : Counters
         Counts ``rules_fired`` and ``rules_failed``.
+    launcher : Detached
+        Runs actions in top-level transactions of their own.
     cascade_max : int
         Bound on rules triggering rules.
+    breadth_first : bool
+        Whether immediate rules that a rule triggers wait for the end of the level at which it runs.
 
     Attributes
     ----------
     latencies : Histogram
         From a rule's start to the end of its action, in seconds.
+    quarantine : Quarantine
+        Keeps count of the rules that fail alone; set once, by who makes this object.
     """
 
-    def __init__(self, trails: Trails, counters: Counters, *, cascade_max: int):
+    quarantine: Quarantine
+
+    def __init__(
+        self,
+        trails: Trails,
+        counters: Counters,
+        launcher: Detached,
+        *,
+        cascade_max: int,
+        breadth_first: bool,
+    ):
         self.latencies = Histogram()
         self._trails = trails
         self._counters = counters
+        self._launcher = launcher
         self._cascade_max = cascade_max
+        self._breadth_first = breadth_first
 
     def run_children(self, t: Transaction, items: list[Triggered], *, deferred: bool) -> None:
-        """Run rules as children: group after group, the rules of one group in parallel."""
-        self._check_cascade(t, items)
-        for group in priority_groups(items, lambda item: item.rule.priority):
-            by_rule: dict[str, list[Triggered]] = {}
-            for item in group:
-                by_rule.setdefault(item.rule.name, []).append(item)
+        """Run rules as children: group after group, the rules of one group in parallel.
+
+        Breadth-first, immediate rules that were triggered inside a child's rule wait instead; with
+        the commits on the way they come up to that child's parent, which runs level after level.
+        """
+        around, running = _running_in(t)
+        depth = 0 if running is None else running.depth
+        if self._breadth_first and not deferred and around is not None and around.parent:
+            trail = self._trails.of(t)
+            with self._trails.latch:
+                trail.next_level += items
+            return
+        while items:
+            depth += 1
+            if depth > self._cascade_max:
+                raise too_deep(t, depth, items)
+            self._run_level(t, items, depth, deferred=deferred)
+            if not self._breadth_first:
+                return
+            items = self._trails.take_level(t)
+            deferred = False
+            self._trails.of(t).events += 1  # each level is a group of its own
+
+    def run_rule(self, s: Transaction, item: Triggered, depth: int = 1) -> bool:
+        """Run a rule, or its action, in its own (sub)transaction `s`.
+
+        Returns whether the action is still to come, as another child of the parent.
+        """
+        s.running = _Running(item, depth)
+        began = time.perf_counter()
+        rule, o = item.rule, item.occurrence
+        mode = rule.condition_action
+        if rule.when is not None and item.part is Part.RULE:
+            if mode is ConditionAction.SEQUENTIAL:
+                if not holds_beside(s, item):
+                    return False
+            elif not holds(s, item):
+                return False
+            elif mode is ConditionAction.DETACHED:
+                self._fire_action(s, item.action)
+                return False
+            elif mode is ConditionAction.DEFERRED:
+                if s.parent is not None:
+                    return True
+                self._trails.defer(s, [item.action])
+                return False
+            else:
+                rule.act(s, o)
+        else:
+            rule.act(s, o)
+        self._counters.add("rules_fired")
+        self.latencies.record(time.perf_counter() - began)
+        return False
+
+    def cause(self, t: Transaction) -> Cause | None:
+        """The rule in which an event of `t` is raised, with what had triggered it; O(depth)."""
+        _, running = _running_in(t)
+        return None if running is None else Cause(running.item.rule.name, running.item.by)
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _run_level(
+        self, t: Transaction, items: list[Triggered], depth: int, *, deferred: bool
+    ) -> None:
+        if len(items) == 1:
+            self._calls_of_rule(t, items, depth, items[0].rule.priority, deferred=deferred)()
+            return
+        try:
+            groups = ordered_groups(
+                items,
+                name=lambda item: item.rule.name,
+                priority=lambda item: item.rule.priority,
+                after=lambda item: item.rule.after,
+            )
+        except OrderCycle as cycle:
+            raise DefinitionError(
+                f"rules that are triggered together in {t.path} wait for each other: {cycle}; "
+                f"change after= of one of them"
+            ) from cycle
+        for group in groups:
+            by_rule: dict[tuple[str, Part], list[Triggered]] = {}
+            for item in group.items:
+                by_rule.setdefault((item.rule.name, item.part), []).append(item)
             calls = [
-                self._calls_of_rule(t, same_rule, deferred=deferred)
+                self._calls_of_rule(t, same_rule, depth, group.priority, deferred=deferred)
                 for same_rule in by_rule.values()
             ]
             if len(calls) == 1:
@@ -57,64 +168,106 @@ class Runner:
             else:
                 t.run_in_parallel(calls)
 
-    def run_rule(self, s: Transaction, item: Triggered) -> None:
-        """Condition and action of a rule in its own (sub)transaction `s`."""
-        began = time.perf_counter()
-        rule, o = item.rule, item.occurrence
-        if rule.holds(s, o):
-            rule.act(s, o)
-            self._counters.add("rules_fired")
-            self.latencies.record(time.perf_counter() - began)
-
-    # -- inside ----------------------------------------------------------------------------
-
     def _calls_of_rule(
-        self, t: Transaction, items: list[Triggered], *, deferred: bool
+        self,
+        t: Transaction,
+        items: list[Triggered],
+        depth: int,
+        priority: int | None,
+        *,
+        deferred: bool,
     ) -> Callable[[], None]:
         """One rule's occurrences, one after another, each in a child of its own.
 
         Those of a set-oriented rule fire its newest version once.
         """
-        if items[-1].rule.set_oriented:
+        newest = items[-1]
+        if newest.rule.set_oriented and newest.part is Part.RULE:
             occurrences = OccurrenceSet([item.occurrence for item in items])
-            items = [Triggered(items[-1].rule, occurrences)]
+            items = [Triggered(newest.rule, occurrences, newest.by)]
         labels = [f"{t.next_label()}.{item.rule.name}" for item in items]
 
         def call() -> None:
             for label, item in zip(labels, items, strict=True):
-                self._run_child(t, item, label=label, deferred=deferred)
+                self._run_child(t, item, depth, priority, label=label, deferred=deferred)
 
         return call
 
-    def _run_child(self, t: Transaction, item: Triggered, *, label: str, deferred: bool) -> None:
-        rule = item.rule
+    def _run_child(
+        self,
+        t: Transaction,
+        item: Triggered,
+        depth: int,
+        priority: int | None,
+        *,
+        label: str,
+        deferred: bool,
+    ) -> None:
+        rule, trail = item.rule, self._trails.of(t)
+        fails_alone = rule.on_abort is OnAbort.RULE
         try:
-            t.run_child(
-                lambda s: self.run_rule(s, item), label=label, rule=rule.name, deferred=deferred
+            if fails_alone:
+                self.quarantine.check(rule.name, t)
+            is_action_due = t.run_child(
+                lambda s: self.run_rule(s, item, depth),
+                label=label,
+                rule=rule.name,
+                deferred=deferred,
+                priority=priority,
+                group=trail.cycles.taken - 1 if deferred else trail.events,
             )
         except Exception as error:
             if is_systemic(error, t) or isinstance(error, CycleLimitExceeded):
                 raise
-            failed = RuleFailed(f"rule {rule.name} failed: {error}", rule=rule.name)
-            if rule.on_abort is OnAbort.TRIGGERING:
+            if _is_its_own(t, item):
+                raise
+            failed = failure_of(rule.name, error)
+            if not fails_alone:
                 t.doom(failed)  # also if the code that triggered the rule swallows the error
                 raise failed from error
-            failed.__cause__ = error
             self._counters.add("rules_failed")
-            trail = self._trails.of(t)
+            self.quarantine.failed(rule.name, error)
             with self._trails.latch:
                 trail.letters.append(Letter.of_rule(f"{t.path}/{label}", item.occurrence, failed))
+            return
+        if fails_alone:
+            self.quarantine.succeeded(rule.name)
+        if is_action_due:
+            self._trails.defer(t, [item.action])
 
-    def _check_cascade(self, t: Transaction, items: list[Triggered]) -> None:
-        chain: list[str] = []
-        node: Transaction | None = t
-        while node is not None:
-            if node.rule is not None:
-                chain.append(node.rule)
-            node = node.parent
-        if len(chain) >= self._cascade_max:
-            shown = " → ".join([*reversed(chain[:4]), items[0].rule.name])
-            raise CycleLimitExceeded(
-                f"rules trigger rules {len(chain)} deep (… {shown}); give one of them a condition "
-                f"that ends it, or raise cascade_max"
-            )
+    def _fire_action(self, s: Transaction, action: Triggered) -> None:
+        """Have an action run in a top-level transaction, which `s`, where it is due, names.
+
+        That of a causal rule is recorded by the commit of `s`, which depends on the triggering one.
+        """
+        trail = self._trails.of(s)
+        trail.events += 1
+        if action.rule.coupling is not Coupling.CAUSAL or s.parent is not None:
+            self._launcher.fire(s, [action], trail.events)
+            return
+        firings, letters = self._launcher.prepare(s, [action], trail.events)
+        self._counters.add("rules_failed", len(letters))
+        with self._trails.latch:
+            trail.firings += firings
+            trail.letters += letters
+
+
+def _running_in(t: Transaction) -> tuple[Transaction | None, _Running | None]:
+    """The nearest transaction around `t`, itself included, in which a rule runs; O(depth)."""
+    node: Transaction | None = t
+    while node is not None:
+        if node.running is not None:
+            return node, node.running
+        node = node.parent
+    return None, None
+
+
+def _is_its_own(t: Transaction, item: Triggered) -> bool:
+    """Whether `item` is the deferred action of the rule whose top-level transaction is `t`."""
+    own: _Running | None = t.running
+    return (
+        item.part is Part.ACTION
+        and t.parent is None
+        and own is not None
+        and own.item.occurrence is item.occurrence
+    )

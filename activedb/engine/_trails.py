@@ -26,16 +26,27 @@ class Trail:
     letters : list of Letter
         Rules below it that failed alone; written with the top-level commit.
     firings : list of Firing
-        Sequential rules below it; recorded by the top-level commit, started after it.
+        Sequential and causal rules below it; recorded by the top-level commit, the sequential
+        ones started after it.
+    intents : set of str
+        Names of the firings of exclusive rules below it; the top-level commit erases them.
     events : int
         How many events have triggered rules in it; names firings.
+    next_level : list of Triggered
+        Breadth-first: rules that were triggered in it or below, for the level after that at which
+        the rule around it runs.
+    next_cycle : list of Triggered
+        In the transaction of a deferred rule: what is deferred to the parent's next cycle.
     """
 
     cycles: DeferredCycles[Triggered]
     fed: list[Fed] = field(default_factory=list)
     letters: list[Letter] = field(default_factory=list)
     firings: list[Firing] = field(default_factory=list)
+    intents: set[str] = field(default_factory=set)
     events: int = 0
+    next_level: list[Triggered] = field(default_factory=list)
+    next_cycle: list[Triggered] = field(default_factory=list)
 
 
 class Trails:
@@ -68,6 +79,26 @@ class Trails:
         """Take the trail of a transaction that has ended, if it has one."""
         return self._trails.pop(t.id, None)
 
+    def defer(self, t: Transaction, items: list[Triggered]) -> None:
+        """Let rules that were triggered in `t` wait for a commit point.
+
+        For its own, or if it is itself that of a deferred rule, for the parent's next cycle.
+        """
+        trail = self.of(t)
+        with self.latch:
+            if t.deferred and t.parent is not None:
+                trail.next_cycle += items
+            else:
+                for item in items:
+                    trail.cycles.defer(item)
+
+    def take_level(self, t: Transaction) -> list[Triggered]:
+        """The rules of the next level below `t`, which do not wait any more."""
+        trail = self.of(t)
+        with self.latch:
+            found, trail.next_level = trail.next_level, []
+        return found
+
     def pass_on(self, trail: Trail, above: Transaction) -> None:
         """Add what is left of a trail, whose transaction has committed, to the parent's."""
         mine = self.of(above)
@@ -75,3 +106,7 @@ class Trails:
             mine.fed += trail.fed
             mine.letters += trail.letters
             mine.firings += trail.firings
+            mine.intents |= trail.intents
+            mine.next_level += trail.next_level
+            for item in trail.next_cycle:
+                mine.cycles.defer(item)

@@ -2,35 +2,103 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Any
 
 from activedb.errors import ConnectionLost, Deadlock, LockTimeout, SerializationConflict
-from activedb.events import Occurrence
-from activedb.rules import Rule, Subscription
+from activedb.events import Occurrence, decode
+from activedb.rules import OccurrenceSet, Rule, Subscription
 from activedb.transactions import Transaction
 
-__all__ = ["Fed", "Firing", "Triggered", "is_systemic"]
+__all__ = [
+    "SYSTEMIC",
+    "Cause",
+    "Fed",
+    "Firing",
+    "Part",
+    "Triggered",
+    "is_systemic",
+    "occurrence_of",
+    "triggered_of",
+]
 
-_SYSTEMIC = (ConnectionLost, Deadlock, LockTimeout, SerializationConflict)
+SYSTEMIC = (ConnectionLost, Deadlock, LockTimeout, SerializationConflict)
+"""Errors that are about a transaction and not about its work: it may be tried again."""
 
 
 def is_systemic(error: BaseException, t: Transaction) -> bool:
     """Whether `error` is about the transactions around `t` rather than about its own work."""
     return (
         not isinstance(error, Exception)
-        or isinstance(error, _SYSTEMIC)
+        or isinstance(error, SYSTEMIC)
         or t.hierarchy.session.failure is not None
         or t.is_doomed
     )
 
 
+class Part(StrEnum):
+    """How much of a rule is to run."""
+
+    RULE = "rule"
+    """All of it: the condition, and what follows from it."""
+    ACTION = "action"
+    """The action alone, because the condition was true."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A rule that has raised an event, and what had triggered that one in turn."""
+
+    rule: str
+    by: Cause | None
+
+
 @dataclass(frozen=True, slots=True)
 class Triggered:
-    """A rule with the occurrence that triggers it."""
+    """A rule with the occurrence that triggers it.
+
+    Attributes
+    ----------
+    rule : Rule
+    occurrence : Occurrence
+    by : Cause or None
+        The rule in which the event was raised; None outside of rules.
+    part : Part
+        What is to run.
+    """
 
     rule: Rule
     occurrence: Occurrence
+    by: Cause | None = None
+    part: Part = Part.RULE
+
+    @property
+    def action(self) -> Triggered:
+        """The same, for its action alone."""
+        return replace(self, part=Part.ACTION)
+
+    @property
+    def chain(self) -> list[str]:
+        """The rules that have triggered each other, up to this one; O(its length)."""
+        names, by = [self.rule.name], self.by
+        while by is not None:
+            names.append(by.rule)
+            by = by.by
+        return names[::-1]
+
+
+def triggered_of(rule: Rule, row: Mapping[str, Any]) -> Triggered:
+    """What a recorded firing of `rule` is to run; raises `BadEvent` if the row does not hold it."""
+    data = row["occurrence"]
+    return Triggered(rule, occurrence_of(rule, data), part=Part(data.get("part", Part.RULE)))
+
+
+def occurrence_of(rule: Rule, data: Mapping[str, Any]) -> Occurrence:
+    """What triggered `rule`, from its encoded form; raises `BadEvent` if it is none."""
+    o = decode(data)
+    return OccurrenceSet(list(o.parts.values()) or [o]) if rule.set_oriented else o
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +109,12 @@ class Fed:
     occurrence: Occurrence
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Firing:
-    """A rule that is to run in a top-level transaction of its own, and its row in the journal."""
+    """A rule that is to run in a top-level transaction of its own, and its row in the journal.
+
+    Each is equal to itself alone: another try of what triggered it makes another one.
+    """
 
     row: dict[str, Any]
     triggered: Triggered

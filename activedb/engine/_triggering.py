@@ -2,40 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
+from activedb.engine._cascades import too_many_cycles
+from activedb.engine._causal import Causal
+from activedb.engine._exclusive import Exclusive
 from activedb.engine._letters import Letter
 from activedb.engine._runner import Runner
-from activedb.engine._trails import Trails
-from activedb.engine._triggered import Fed, Firing, Triggered
-from activedb.errors import CycleLimitExceeded
+from activedb.engine._trails import Trail, Trails
+from activedb.engine._triggered import SYSTEMIC, Fed, Firing, Triggered
 from activedb.events import Occurrence
 from activedb.metrics import Counters
 from activedb.rules import Catalog, Subscription
-from activedb.store import Row, TableSpec
-from activedb.transactions import State, Transaction
+from activedb.store import Key, Row, TableSpec
+from activedb.transactions import Run, State, Transaction
 from coupling import Coupling, CycleBoundReached
+
+if TYPE_CHECKING:
+    from activedb.engine._detached import Detached
 
 __all__ = ["Triggering"]
 
 
-class Launcher(Protocol):
-    """What runs rules in top-level transactions of their own."""
-
-    def fire(self, t: Transaction, items: list[Triggered], event: int) -> None:
-        """Start the detached rules that the `event`-th event of `t` triggered."""
-
-    def prepare(
-        self, t: Transaction, items: list[Triggered], event: int
-    ) -> tuple[list[Firing], list[Letter]]:
-        """Firings to start later, and a letter for each whose occurrence cannot be kept."""
-
-    def record(self, t: Transaction, firings: list[Firing]) -> None:
-        """Make firings durable with the commit of the top-level transaction `t`."""
-
-    def start(self, firings: list[Firing]) -> None:
-        """Start firings that are recorded; never fails, as they can be started again."""
+_AFTER_COMMIT = (Coupling.CAUSAL, Coupling.SEQUENTIAL)
+"""Modes of rules that are recorded by the triggering commit."""
 
 
 class Triggering:
@@ -44,27 +35,39 @@ class Triggering:
     Parameters
     ----------
     catalog : Catalog
-    launcher : Launcher
+    launcher : Detached
+        Runs rules in top-level transactions of their own.
     write_letters : callable ``(t, letters)``
         Makes letters durable with the commit of the top-level transaction `t`.
     cycles_max, cascade_max : int
         Bounds on deferred cycles of one commit point and on rules triggering rules.
+    breadth_first : bool
+        Whether immediate rules that a rule triggers wait for the end of the level at which it runs.
     """
 
     def __init__(
         self,
         catalog: Catalog,
         *,
-        launcher: Launcher,
+        launcher: Detached,
         write_letters: Callable[[Transaction, list[Letter]], None],
         cycles_max: int,
         cascade_max: int,
+        breadth_first: bool = False,
     ):
         self.catalog = catalog
         self.counters = Counters()
         self._trails = Trails(cycles_max)
-        self.runner = Runner(self._trails, self.counters, cascade_max=cascade_max)
+        self.runner = Runner(
+            self._trails,
+            self.counters,
+            launcher,
+            cascade_max=cascade_max,
+            breadth_first=breadth_first,
+        )
         self._launcher = launcher
+        self._causal = Causal(launcher)
+        self._exclusive = Exclusive(launcher)
         self._write_letters = write_letters
 
     # -- what the forest calls -------------------------------------------------------------
@@ -78,6 +81,32 @@ class Triggering:
             after = None if new is None else spec.shown(new)
             self.occurred(t, Occurrence(spec.name, t.timestamp, old=before, new=after))
 
+    def changed_all(
+        self,
+        t: Transaction,
+        spec: TableSpec,
+        versions: Sequence[tuple[Key, Row | None, Row | None]],
+    ) -> None:
+        """One statement wrote rows: as `changed` for each, but sets fire once, after the last."""
+        catalog = self.catalog
+        sets: list[Triggered] = []
+        for _, old, new in versions:
+            kind = "insert" if old is None else "delete" if new is None else "update"
+            if (kind, spec.name) not in catalog.by_key and not catalog.drafts:
+                continue
+            before = None if old is None else spec.shown(old)
+            after = None if new is None else spec.shown(new)
+            o = Occurrence(spec.name, t.timestamp, old=before, new=after)
+            triggered, fed = self.feed(o, t)
+            if fed:
+                self.keep(t, fed)
+            sets += [item for item in triggered if _is_set(item)]
+            triggered = [item for item in triggered if not _is_set(item)]
+            if triggered:
+                self.trigger(t, triggered)
+        if sets:
+            self.trigger(t, sets)
+
     def at_commit_point(self, t: Transaction) -> None:
         """Run the deferred cycles of `t`; at the top, hand over letters and sequential firings."""
         trail = self._trails.get(t)
@@ -87,17 +116,15 @@ class Triggering:
             while cycle := trail.cycles.next_cycle():
                 self.runner.run_children(t, cycle, deferred=True)
         except CycleBoundReached as error:
-            rules = sorted({item.rule.name for item in error.pending})  # type: ignore[attr-defined]
-            raise CycleLimitExceeded(
-                f"{t.path}: {error}; still deferred: {', '.join(rules)}. These rules keep "
-                f"triggering each other; give one a condition that ends it, or raise cycles_max"
-            ) from error
+            pending: list[Triggered] = error.pending  # type: ignore[assignment]  # what was deferred
+            raise too_many_cycles(t, error.bound, pending) from error
         if t.parent is not None:
             return
         if trail.letters:
             self._write_letters(t, trail.letters)
         if trail.firings:
             self._launcher.record(t, trail.firings)
+        self._exclusive.at_commit_point(t, trail.intents)
 
     def ended(self, t: Transaction) -> None:
         """Pass the trail of `t` on to its parent, or withdraw what it fed.
@@ -111,6 +138,11 @@ class Triggering:
             return
         if t.state is State.ABORTED:
             self.withdraw(trail.fed)
+            self._causal.aborted(trail.firings)
+            if t.parent is None:
+                self._exclusive.tried(t.hierarchy.run)
+                if not t.hierarchy.run.is_retried:
+                    self.failed(t.hierarchy.run.name)
         elif t.parent is not None:
             self._trails.pass_on(trail, t.parent)
         else:
@@ -121,7 +153,18 @@ class Triggering:
                 )
             for subscription, us in newest.items():
                 subscription.trim(us)
-            self._launcher.start(trail.firings)
+            self._launcher.start(self._causal.committed(trail.firings))
+            self._exclusive.committed(t.hierarchy.run, trail.intents)
+
+    def gave_up(self, run: Run, error: BaseException) -> None:
+        """A run has failed for good, unless it is work that is done again later."""
+        is_done_again = run.is_batch or (run.is_detached and isinstance(error, SYSTEMIC))
+        if not is_done_again:
+            self.failed(run.name)
+
+    def failed(self, run_name: str) -> None:
+        """The work of this name has come to nothing: what waits for that is due."""
+        self._exclusive.failed(run_name)
 
     # -- raising events --------------------------------------------------------------------
 
@@ -144,7 +187,9 @@ class Triggering:
                     fed.append(Fed(subscription, o))
                     if matches:
                         self.counters.add("matches", len(matches))
-                triggered += [Triggered(subscription.rule, match) for match in matches]
+                if matches:
+                    by = self.runner.cause(t)
+                    triggered += [Triggered(subscription.rule, match, by) for match in matches]
         except BaseException:
             self.withdraw(fed)
             raise
@@ -179,23 +224,43 @@ class Triggering:
         trail.events += 1
         modes = [(item, item.rule.coupling) for item in triggered]
         detached = [item for item, mode in modes if mode is Coupling.DETACHED]
-        sequential = [item for item, mode in modes if mode is Coupling.SEQUENTIAL]
+        dependent = [item for item, mode in modes if mode in _AFTER_COMMIT]
+        exclusive = [item for item, mode in modes if mode is Coupling.EXCLUSIVE]
         deferred = [item for item, mode in modes if mode is Coupling.DEFERRED]
         immediate = [item for item, mode in modes if mode is Coupling.IMMEDIATE]
         if detached:
             self._launcher.fire(t, detached, trail.events)
-        if sequential:
-            firings, letters = self._launcher.prepare(t, sequential, trail.events)
-            if letters:
-                self.counters.add("rules_failed", len(letters))
+        if dependent:
+            firings, letters = self._launcher.prepare(t, dependent, trail.events)
+            self._add(trail, letters)
             with self._trails.latch:
                 trail.firings += firings
-                trail.letters += letters
-        if deferred:
-            owner = t.parent if t.deferred and t.parent is not None else t
-            cycles = self._trails.of(owner).cycles
+            self._causal.begin(t, [f for f in firings if _is_causal(f)])
+        if exclusive:
+            names, letters = self._exclusive.intend(t, exclusive, trail.events)
+            self._add(trail, letters)
+            self._trails.of(t.top)  # which decides about them, also if `t` aborts
             with self._trails.latch:
-                for item in deferred:
-                    cycles.defer(item)
+                trail.intents |= names
+        if deferred:
+            self._trails.defer(t, deferred)
         if immediate:
             self.runner.run_children(t, immediate, deferred=False)
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _add(self, trail: Trail, letters: list[Letter]) -> None:
+        """Keep letters of firings whose occurrence cannot be kept."""
+        if letters:
+            self.counters.add("rules_failed", len(letters))
+            with self._trails.latch:
+                trail.letters += letters
+
+
+def _is_set(item: Triggered) -> bool:
+    """Whether all that triggers it in one statement fires it once, in the statement."""
+    return item.rule.set_oriented and item.rule.coupling is Coupling.IMMEDIATE
+
+
+def _is_causal(firing: Firing) -> bool:
+    return firing.triggered.rule.coupling is Coupling.CAUSAL

@@ -1,4 +1,4 @@
-"""How expressions are written: event, inserted, updated, deleted, seq."""
+"""How expressions are written: event, inserted, updated, deleted, any_of, seq."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from activedb.errors import PatternError
 from activedb.events._expressions import (
+    Disjunction,
     Expression,
     Negation,
     OccurrencePredicate,
@@ -16,7 +17,7 @@ from activedb.events._expressions import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["deleted", "event", "inserted", "seq", "updated"]
+__all__ = ["any_of", "deleted", "event", "inserted", "seq", "updated"]
 
 
 def event(
@@ -115,6 +116,34 @@ def deleted(
     return _primitive(("delete", _table_name(table, "deleted")), (), where, alias)
 
 
+def any_of(*parts: Expression) -> Disjunction:
+    """Return the expression for any one of several primitive events; also written ``a | b``.
+
+    What triggers the rule is the event itself, once, however many of the parts take it.
+
+    Parameters
+    ----------
+    *parts : Expression
+        Primitive events, or others of these.
+
+    Raises
+    ------
+    PatternError
+        If there are no parts, or one is not a primitive event.
+
+    Examples
+    --------
+    >>> any_of(event("EXIT"), event("ENTER"))
+    ANY(EXIT, ENTER)
+    """
+    if not parts:
+        raise PatternError('any_of() needs events: any_of(event("A"), event("B"))')
+    found = Disjunction(())
+    for part in parts:
+        found = found | part
+    return found
+
+
 def seq(*parts: Expression) -> Sequence:
     """Return the sequence of `parts` in strict time order (Wang, Rundensteiner, Ellison 2011, B).
 
@@ -161,6 +190,10 @@ def _part(part: object) -> Primitive | Negation:
         return part
     if isinstance(part, Sequence):
         raise PatternError(f"a sequence cannot be a part of another: write the parts of {part!r}")
+    if isinstance(part, Disjunction):
+        raise PatternError(
+            f"{part!r} cannot be a part of a sequence: define a rule for each of the sequences"
+        )
     hint = " (negate with ~, not with `not`)" if isinstance(part, bool) else ""
     raise PatternError(f'a part of a sequence is an expression, event("A"), not {part!r}{hint}')
 

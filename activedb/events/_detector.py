@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from activedb.errors import BadEvent, PatternError
-from activedb.events._expressions import Expression, Negation, Primitive, Sequence
+from activedb.events._expressions import Disjunction, Expression, Negation, Primitive, Sequence
 from activedb.events._history import Entry, History
 from activedb.events._occurrence import Occurrence
 
@@ -47,7 +47,7 @@ class Detector:
         As given.
     horizon_us : int or None
         How far before the end of a match its events reach: the window. None without a window;
-        0 for a primitive expression, which retains nothing.
+        0 for a primitive expression and a disjunction of some, which retain nothing.
     """
 
     def __init__(self, expression: Expression, *, name: str | None = None):
@@ -60,6 +60,9 @@ class Detector:
             self.horizon_us = expression.window_us
         elif isinstance(expression, Primitive):
             parts = (expression,)
+            self.horizon_us = 0
+        elif isinstance(expression, Disjunction):
+            parts = expression.parts
             self.horizon_us = 0
         else:
             raise PatternError(
@@ -107,10 +110,10 @@ class Detector:
         Returns
         -------
         list of Occurrence
-            For a primitive expression ``[o]`` or nothing. For a sequence its composite
-            occurrences, ordered by the (time, id, arrival) of their first parts, then of their
-            second parts, and so on. Each has the timestamp of `o`, the constituents as ``parts``,
-            and their parameters merged in time order, later ones winning.
+            For a primitive expression or a disjunction ``[o]`` or nothing. For a sequence its
+            composite occurrences, ordered by the (time, id, arrival) of their first parts, then of
+            their second parts, and so on. Each has the timestamp of `o`, the constituents as
+            ``parts``, and their parameters merged in time order, later ones winning.
 
         Raises
         ------

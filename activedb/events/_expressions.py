@@ -5,6 +5,7 @@
     Expression
     ├── Primitive    event("EXIT"), inserted(t), updated(t, "balance"), deleted(t)
     ├── Negation     ~primitive, only as a part of a sequence
+    ├── Disjunction  any_of(primitive, …), primitive | primitive
     └── Sequence     seq(...) with .same(...), .where(...), .within(...)
 """
 
@@ -19,7 +20,7 @@ from activedb.errors import BadEvent, PatternError
 from activedb.events._occurrence import Occurrence
 from activedb.events._timestamps import seconds_us, timedelta_us
 
-__all__ = ["Expression", "Negation", "OccurrencePredicate", "Primitive", "Sequence"]
+__all__ = ["Disjunction", "Expression", "Negation", "OccurrencePredicate", "Primitive", "Sequence"]
 
 OccurrencePredicate = Callable[[Occurrence], object]
 PartsPredicate = Callable[[Mapping[str, Occurrence]], object]
@@ -53,6 +54,11 @@ class Expression(ABC):
         raise PatternError(
             f"~ negates a primitive event, not {self!r}: write seq(a, ~event('B'), c)"
         )
+
+    def __or__(self, other: object) -> Disjunction:
+        """Either of two primitive events, as `any_of`."""
+        parts = (*_alternatives(self), *_alternatives(other))
+        return Disjunction(tuple(dict.fromkeys(parts)))
 
     def same(self, *attributes: str) -> Expression:
         """Demand equal values of parameters in all parts (sequences only)."""
@@ -155,6 +161,48 @@ class Negation(Expression):
 
     def __repr__(self) -> str:
         return f"!{self.operand!r}"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Disjunction(Expression):
+    """Any one of several primitive events.
+
+    What occurs is the primitive event itself, once, however many of the parts take it.
+
+    Attributes
+    ----------
+    parts : tuple of Primitive
+        At least one, each once.
+    """
+
+    parts: tuple[Primitive, ...]
+
+    @property
+    def keys(self) -> frozenset[tuple[str, str]]:
+        return frozenset(part.key for part in self.parts)
+
+    def check(self) -> None:
+        """Do nothing: primitive events can always stand on their own."""
+
+    def __invert__(self) -> Expression:
+        raise PatternError(
+            f"~ negates a primitive event, not {self!r}: negate each of its parts at their place"
+        )
+
+    def __repr__(self) -> str:
+        return f"ANY({', '.join(map(repr, self.parts))})"
+
+
+def _alternatives(expression: object) -> tuple[Primitive, ...]:
+    """The primitive events that stand for `expression` in a disjunction."""
+    if isinstance(expression, Primitive):
+        return (expression,)
+    if isinstance(expression, Disjunction):
+        return expression.parts
+    raise PatternError(
+        f'any_of() and | take primitive events, such as event("A") | updated(table), not '
+        f"{expression!r}; define a rule for each of the others"
+    )
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -2,6 +2,7 @@
 
 from activedb.rules._catalog import Catalog
 from activedb.rules._data import rules_from_data, rules_from_file
+from activedb.rules._declared import Part
 from activedb.rules._fingerprint import fingerprint
 from activedb.rules._function_names import FunctionNames
 from activedb.rules._occurrence_set import OccurrenceSet
@@ -12,9 +13,11 @@ from activedb.rules._versions import (
     KEPT,
     as_kept,
     next_version,
+    quarantined,
     redefined,
     registered,
 )
+from activedb.rules._without_event import FindReads
 
 __all__ = [
     "CHANGEABLE",
@@ -22,15 +25,18 @@ __all__ = [
     "Action",
     "Catalog",
     "Condition",
+    "FindReads",
     "FunctionNames",
     "OccurrenceSet",
     "OnAbort",
+    "Part",
     "RegisteredRule",
     "Rule",
     "Subscription",
     "as_kept",
     "fingerprint",
     "next_version",
+    "quarantined",
     "redefined",
     "registered",
     "rules_from_data",

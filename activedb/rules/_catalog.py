@@ -27,6 +27,8 @@ class Catalog:
         asks whether anybody listens at all may look here, and whether there are `drafts`.
     drafts : Drafts
         False while no transaction has changed anything or ignores a rule.
+    quarantine : dict
+        Rule name to the reason, for those that are in quarantine as committed.
     """
 
     def __init__(self) -> None:
@@ -34,6 +36,7 @@ class Catalog:
         self.by_key: dict[tuple[str, str], tuple[Subscription, ...]] = {}
         self._latch = threading.Condition()
         self.drafts = Drafts()
+        self.quarantine: dict[str, str] = {}
 
     # -- dispatch --------------------------------------------------------------------------
 
@@ -159,6 +162,10 @@ class Catalog:
             listens = entry.keys if entry is not None else frozenset()
             if entry is not None:
                 self._rules[name] = entry
+            if entry is not None and entry.quarantine is not None:
+                self.quarantine[name] = entry.quarantine
+            else:
+                self.quarantine.pop(name, None)
             for key in listened | listens:
                 if key not in changed:
                     changed[key] = list(self.by_key.get(key, ()))

@@ -11,47 +11,67 @@ from typing import Any
 import yaml
 
 from activedb.errors import ActiveDBError, DefinitionError
-from activedb.events import Expression, deleted, event, inserted, seq, updated
+from activedb.events import Expression, any_of, deleted, event, inserted, seq, updated
 from activedb.rules._function_names import FunctionNames
 from activedb.rules._rule import Rule
+from activedb.rules._without_event import FindReads
 from activedb.spelling import did_you_mean
 
 __all__ = ["rules_from_data", "rules_from_file"]
 
-_NEEDED = ("on", "do")
-_OPTIONAL = ("when", "coupling", "priority", "on_abort", "params", "set_oriented", "enabled")
-_FIELDS = frozenset(("name", *_NEEDED, *_OPTIONAL))
-_KINDS = ("event", "inserted", "updated", "deleted", "seq", "not")
+_OF_RULE = (
+    "coupling",
+    "priority",
+    "on_abort",
+    "params",
+    "set_oriented",
+    "condition_action",
+    "after",
+    "reads",
+    "raises",
+)
+"""Fields that a rule takes as they stand, and need not have."""
+_DEFAULTS = {"coupling": "immediate", "priority": None, "on_abort": "triggering"}
+_FIELDS = frozenset(("name", "on", "do", "when", "writes", "enabled", *_OF_RULE))
+_KINDS = ("event", "inserted", "updated", "deleted", "any_of", "seq", "not")
+_CHANGES = ("inserted", "updated", "deleted")
 _FIELDS_OF = {
     "event": {"where", "alias"},
     "inserted": {"where", "alias"},
     "updated": {"columns", "where", "alias"},
     "deleted": {"where", "alias"},
+    "any_of": set[str](),
     "seq": {"same", "within", "where"},
     "not": set[str](),
 }
 
 
 def rules_from_data(
-    data: Any, *, functions: FunctionNames, table: Callable[[str], Any]
+    data: Any,
+    *,
+    functions: FunctionNames,
+    table: Callable[[str], Any],
+    find_reads: FindReads | None = None,
 ) -> list[tuple[Rule, bool]]:
     """Rules, and whether each is enabled, from a list of mappings or a mapping by name.
 
     Parameters
     ----------
     data : list of mappings, or mapping of str to mapping
-        Each with ``on`` and ``do``, and what else a rule has.
+        Each with ``do``, mostly ``on``, and what else a rule has.
     functions : FunctionNames
         What references to functions mean.
     table : callable
         Name to declared table; raises `DefinitionError`.
+    find_reads : callable, optional
+        Tells what the condition of a rule without ``on`` reads.
 
     Raises
     ------
     DefinitionError
         Naming the rule, if something has no meaning; two rules with one name included.
     """
-    reader = _Reader(functions, table)
+    reader = _Reader(functions, table, find_reads)
     found: dict[str, tuple[Rule, bool]] = {}
     for name, fields in _items(data):
         rule, enabled = reader.rule(name, fields)
@@ -82,25 +102,26 @@ def rules_from_file(path: str | Path) -> Any:
 class _Reader:
     functions: FunctionNames
     table: Callable[[str], Any]
+    find_reads: FindReads | None
 
     def rule(self, name: str, fields: Mapping[str, Any]) -> tuple[Rule, bool]:
         """One rule; errors begin with its name."""
         try:
-            _check_fields(fields, _FIELDS, needed=_NEEDED)
+            _check_fields(fields, _FIELDS, needed=("do",))
             enabled = fields.get("enabled", True)
             if not isinstance(enabled, bool):
                 raise DefinitionError(f"enabled is true or false, not {enabled!r}")
+            if "on" not in fields and "when" not in fields:
+                raise DefinitionError("the field 'on' is missing, and there is no 'when' either")
             when = fields.get("when")
             rule = Rule.define(
                 self.functions.function(fields["do"]),
                 name=name,
-                on=self.expression(fields["on"]),
+                on=self.expression(fields["on"]) if "on" in fields else None,
                 when=None if when is None else self.functions.function(when),
-                coupling=fields.get("coupling", "immediate"),
-                priority=fields.get("priority"),
-                on_abort=fields.get("on_abort", "triggering"),
-                params=fields.get("params"),
-                set_oriented=fields.get("set_oriented", False),
+                writes=self.writes(fields.get("writes")),
+                find_reads=self.find_reads,
+                **{**_DEFAULTS, **{f: fields[f] for f in _OF_RULE if f in fields}},
             )
         except ActiveDBError as error:
             message = str(error)
@@ -126,6 +147,10 @@ class _Reader:
             return ~self.expression(what)
         if kind == "seq":
             return self.sequence(what, data)
+        if kind == "any_of":
+            if not isinstance(what, list):
+                raise DefinitionError(f"any_of takes a list of events, not {what!r}")
+            return any_of(*map(self.expression, what))
         where = data.get("where")
         options: dict[str, Any] = {
             "where": None if where is None else self.functions.function(where),
@@ -137,6 +162,15 @@ class _Reader:
         if kind == "updated":
             return updated(table, *_strings(data.get("columns", ()), "columns"), **options)
         return (inserted if kind == "inserted" else deleted)(table, **options)
+
+    def writes(self, data: Any) -> Any:
+        """What ``writes`` lists: names as they are, ``{"inserted": "log"}`` as expressions."""
+        if not isinstance(data, list):
+            return data
+        return [
+            self.expression(item) if isinstance(item, Mapping) and _is_change(item) else item
+            for item in data
+        ]
 
     def sequence(self, parts: Any, data: Mapping[str, Any]) -> Expression:
         """A sequence with its options."""
@@ -181,6 +215,10 @@ def _check_fields(
     for field in needed:
         if field not in data:
             raise DefinitionError(f"the field {field!r} is missing")
+
+
+def _is_change(data: Mapping[Any, Any]) -> bool:
+    return any(kind in data for kind in _CHANGES)
 
 
 def _strings(value: Any, field: str) -> list[str]:

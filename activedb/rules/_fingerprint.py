@@ -32,6 +32,8 @@ def fingerprint(rule: Rule) -> str:
         str(rule.on_abort),
         _told_of_value(rule.params),
         repr(rule.set_oriented),
+        str(rule.condition_action),
+        repr(rule.after),
     ):
         told.append(f"{len(part)}:{part}")
     return hashlib.blake2b(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from activedb.events import Detector, Expression, Occurrence
 from activedb.rules._rule import OnAbort, Rule
-from coupling import Coupling
+from coupling import ConditionAction, Coupling
 
 __all__ = ["RegisteredRule", "Subscription"]
 
@@ -84,6 +84,8 @@ class RegisteredRule:
         Its event's detector.
     order : int
         Place in the order of definition.
+    quarantine : str or None
+        Since when and why it is not run, only triggered; None if it is run.
     """
 
     rule: Rule
@@ -92,6 +94,7 @@ class RegisteredRule:
     fingerprint: str
     subscription: Subscription = field(repr=False, compare=False)
     order: int = field(default_factory=lambda: next(_numbers), repr=False, compare=False)
+    quarantine: str | None = None
 
     @property
     def name(self) -> str:
@@ -119,6 +122,16 @@ class RegisteredRule:
         return self.rule.priority
 
     @property
+    def condition_action(self) -> ConditionAction:
+        """When and where its action runs, relative to its condition."""
+        return self.rule.condition_action
+
+    @property
+    def after(self) -> tuple[str, ...]:
+        """Rules that end before it starts, if they are triggered together with it."""
+        return self.rule.after
+
+    @property
     def on_abort(self) -> OnAbort:
         """What aborts when it raises."""
         return self.rule.on_abort
@@ -129,7 +142,13 @@ class RegisteredRule:
         return cls(rule, version, enabled, fingerprint, Subscription(rule))
 
     def changed(
-        self, rule: Rule, *, version: int, enabled: bool, fingerprint: str
+        self,
+        rule: Rule,
+        *,
+        version: int,
+        enabled: bool,
+        fingerprint: str,
+        quarantine: str | None = None,
     ) -> RegisteredRule:
         """Another version of it, at its place in the order.
 
@@ -144,4 +163,5 @@ class RegisteredRule:
             enabled=enabled,
             fingerprint=fingerprint,
             subscription=subscription,
+            quarantine=quarantine,
         )

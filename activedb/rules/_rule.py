@@ -12,8 +12,9 @@ from typing import Any, Concatenate, TypeAlias, TypeVar
 from activedb.errors import DefinitionError, PatternError, RuleSignatureError
 from activedb.events import Expression, Occurrence
 from activedb.rules._declared import Declared
+from activedb.rules._without_event import FindReads, event_of_reads
 from activedb.transactions import Transaction
-from coupling import Coupling
+from coupling import ConditionAction, Coupling
 
 __all__ = ["Action", "Condition", "OnAbort", "Rule"]
 
@@ -24,14 +25,6 @@ Action: TypeAlias = Callable[Concatenate[Transaction, Occurrence, ...], Any]
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _UNDECLARED = Declared()
 _PRIORITY_MAX = 2**63  # of the column
-
-# Of the modes that `coupling` knows, those a rule may have today.
-_RUN_BY_THE_ENGINE = (
-    Coupling.IMMEDIATE,
-    Coupling.DEFERRED,
-    Coupling.DETACHED,
-    Coupling.SEQUENTIAL,
-)
 
 
 class OnAbort(StrEnum):
@@ -62,7 +55,14 @@ class Rule:
     params : mapping
         Values that action and condition get as keyword arguments, each those it takes.
     set_oriented : bool
-        Whether what triggers it in one deferred cycle fires it once, with an `OccurrenceSet`.
+        Whether what triggers it in one statement, or in one deferred cycle, fires it once, with an
+        `OccurrenceSet`.
+    condition_action : ConditionAction
+        When and where the action runs, relative to the condition.
+    after : tuple of str
+        Names of rules that end before it starts, if they are triggered together with it.
+    without_event : bool
+        Whether its author has left out the event: `on` is any change of what the condition reads.
     declared : Declared
         What it may read, write and raise, as far as its author has said so.
     """
@@ -76,6 +76,9 @@ class Rule:
     on_abort: OnAbort
     params: Mapping[str, Any] = field(default_factory=dict, hash=False)
     set_oriented: bool = False
+    condition_action: ConditionAction = ConditionAction.IMMEDIATE
+    after: tuple[str, ...] = ()
+    without_event: bool = False
     declared: Declared = field(default=_UNDECLARED, compare=False)
     _of_action: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
     _of_when: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
@@ -93,11 +96,24 @@ class Rule:
         name: str | None,
         params: Mapping[str, Any] | None = None,
         set_oriented: bool = False,
+        condition_action: str = "immediate",
+        after: Any = (),
         reads: Any = None,
         writes: Any = None,
         raises: Any = None,
+        declared: Declared | None = None,
+        find_reads: FindReads | None = None,
     ) -> Rule:
         """A rule from what a user wrote, checked.
+
+        Parameters
+        ----------
+        on : Expression or None
+            None: any change of what the condition reads.
+        declared : Declared, optional
+            What `reads`, `writes` and `raises` have said before.
+        find_reads : callable, optional
+            Tells from its source what a condition reads, for a rule that does not say it.
 
         Raises
         ------
@@ -112,10 +128,15 @@ class Rule:
         name = name or getattr(action, "__name__", "")
         if not name or name == "<lambda>":
             raise DefinitionError("give the rule a name: @db.rule(..., name='…')")
+        if declared is None:
+            declared = Declared.of(name, reads=reads, writes=writes, raises=raises)
+        without_event = on is None
+        if on is None:
+            on = event_of_reads(name, when, params, declared, find_reads)
         if not isinstance(on, Expression):
             raise DefinitionError(
                 f"rule {name}: on= takes an event expression such as event('EXIT'), "
-                f"updated(table) or seq(…), not {on!r}"
+                f"updated(table), any_of(…) or seq(…), not {on!r}"
             )
         try:
             on.check()
@@ -136,22 +157,33 @@ class Rule:
             raise DefinitionError(f"rule {name}: priority has at most 64 bits, not {priority!r}")
         if not isinstance(set_oriented, bool):
             raise DefinitionError(f"rule {name}: set_oriented is True or False")
-        if set_oriented and coupling != Coupling.DEFERRED:
+        mode = _one_of(Coupling, coupling, name, "coupling")
+        if set_oriented and not mode.is_child:
             raise DefinitionError(
-                f"rule {name}: set_oriented=True goes together with coupling='deferred', not "
-                f"{coupling!r}: the set is what triggers it in one deferred cycle"
+                f"rule {name}: set_oriented=True goes together with coupling='immediate' or "
+                f"'deferred', not {coupling!r}: the set is what triggers it in one statement, or "
+                f"in one deferred cycle"
+            )
+        then = _one_of(ConditionAction, condition_action, name, "condition_action")
+        if when is None and then is not ConditionAction.IMMEDIATE:
+            raise DefinitionError(
+                f"rule {name}: condition_action={condition_action!r} says when the action runs "
+                f"after the condition, and there is none; give it one with when=, or leave that out"
             )
         return cls(
             name=name,
             on=on,
             action=action,
             when=when,
-            coupling=_one_of(_RUN_BY_THE_ENGINE, coupling, name, "coupling"),
+            coupling=mode,
             priority=priority,
             on_abort=_one_of(OnAbort, on_abort, name, "on_abort"),
             params=given,
             set_oriented=set_oriented,
-            declared=Declared.of(name, reads=reads, writes=writes, raises=raises),
+            condition_action=then,
+            after=_names_after(name, after, mode),
+            without_event=without_event,
+            declared=declared,
             _of_action=of_action,
             _of_when=of_when,
         )
@@ -171,6 +203,20 @@ def _one_of(choices: Iterable[E], value: str, rule: str, option: str) -> E:
             return choice
     known = ", ".join(repr(str(choice)) for choice in choices)
     raise DefinitionError(f"rule {rule}: {option}={value!r} is not one of {known}")
+
+
+def _names_after(rule: str, after: Any, coupling: Coupling) -> tuple[str, ...]:
+    if not isinstance(after, list | tuple | set | frozenset):
+        raise DefinitionError(f"rule {rule}: after= takes a list of rules' names, not {after!r}")
+    for name in after:
+        if not isinstance(name, str) or not name:
+            raise DefinitionError(f"rule {rule}: after= takes names of rules, not {name!r}")
+    if after and not coupling.is_child:
+        raise DefinitionError(
+            f"rule {rule}: after= is about rules that are triggered together as children, and with "
+            f"coupling={str(coupling)!r} it starts by itself; leave after= out"
+        )
+    return tuple(sorted(set(after)))
 
 
 def _checked_params(rule: str, params: Any) -> Mapping[str, Any]:

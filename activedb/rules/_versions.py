@@ -9,9 +9,18 @@ from typing import Any
 from activedb.rules._fingerprint import fingerprint
 from activedb.rules._registered import RegisteredRule
 from activedb.rules._rule import OnAbort, Rule
+from activedb.rules._without_event import FindReads
 from coupling import Coupling
 
-__all__ = ["CHANGEABLE", "KEPT", "as_kept", "next_version", "redefined", "registered"]
+__all__ = [
+    "CHANGEABLE",
+    "KEPT",
+    "as_kept",
+    "next_version",
+    "quarantined",
+    "redefined",
+    "registered",
+]
 
 CHANGEABLE = (
     "on",
@@ -22,6 +31,8 @@ CHANGEABLE = (
     "on_abort",
     "params",
     "set_oriented",
+    "condition_action",
+    "after",
 )
 KEPT = frozenset(("coupling", "priority", "on_abort"))
 """Those that are in the row, so that a restart keeps them."""
@@ -37,35 +48,59 @@ def next_version(
 ) -> RegisteredRule:
     """The next version of a rule, or the present one if nothing is different.
 
+    Another definition, and enabling it, end a quarantine.
+
     Parameters
     ----------
     text : str, optional
         The fingerprint of the new definition; None if it is the same one.
     """
     on = entry.enabled if enabled is None else enabled
-    if rule == entry.rule and on == entry.enabled:
+    text = entry.fingerprint if text is None else text
+    quarantine = None if enabled or text != entry.fingerprint else entry.quarantine
+    if rule == entry.rule and on == entry.enabled and quarantine == entry.quarantine:
         return entry
     return entry.changed(
-        rule,
-        version=entry.version + 1,
-        enabled=on,
-        fingerprint=entry.fingerprint if text is None else text,
+        rule, version=entry.version + 1, enabled=on, fingerprint=text, quarantine=quarantine
     )
 
 
-def redefined(rule: Rule, fields: Mapping[str, Any]) -> Rule:
-    """`rule` with other fields, checked like a new one."""
+def quarantined(entry: RegisteredRule, reason: str) -> RegisteredRule:
+    """The next version of a rule, in quarantine; the present one if it is so already."""
+    if entry.quarantine is not None:
+        return entry
+    return entry.changed(
+        entry.rule,
+        version=entry.version + 1,
+        enabled=entry.enabled,
+        fingerprint=entry.fingerprint,
+        quarantine=reason,
+    )
+
+
+def redefined(rule: Rule, fields: Mapping[str, Any], find_reads: FindReads | None = None) -> Rule:
+    """`rule` with other fields, checked like a new one.
+
+    A rule without event listens to what its new condition reads.
+    """
     old = {name: getattr(rule, name) for name in CHANGEABLE}
-    defined = Rule.define(**{**old, "name": rule.name, **fields})
-    return replace(defined, declared=rule.declared)
+    if rule.without_event and "when" in fields:
+        old["on"] = None
+    defined = Rule.define(
+        **{**old, "name": rule.name, **fields}, declared=rule.declared, find_reads=find_reads
+    )
+    if rule.without_event and not fields.keys() & {"on", "when"}:
+        return replace(defined, without_event=True)
+    return defined
 
 
 def as_kept(entry: RegisteredRule, row: Mapping[str, Any]) -> RegisteredRule:
     """A rule as its row says, which somebody else may have changed."""
     if row["version"] == entry.version:
         return entry
-    rule = entry.rule
+    rule, quarantine = entry.rule, None
     if row["fingerprint"] == entry.fingerprint:
+        quarantine = row["quarantine"]
         rule = replace(
             rule,
             coupling=Coupling(row["coupling"]),
@@ -73,5 +108,9 @@ def as_kept(entry: RegisteredRule, row: Mapping[str, Any]) -> RegisteredRule:
             on_abort=OnAbort(row["on_abort"]),
         )
     return entry.changed(
-        rule, version=row["version"], enabled=row["enabled"], fingerprint=entry.fingerprint
+        rule,
+        version=row["version"],
+        enabled=row["enabled"],
+        fingerprint=entry.fingerprint,
+        quarantine=quarantine,
     )

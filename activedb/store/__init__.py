@@ -5,6 +5,7 @@ from sqlalchemy import Connection
 from activedb.store._borrowed import BorrowedSession, borrow, connection_of, listen_to
 from activedb.store._connect import new_metadata, open_store
 from activedb.store._flushes import listen_to_flushes
+from activedb.store._hints import Hints
 from activedb.store._journal import Journal
 from activedb.store._locking_reads import LockingRead, plan_locks
 from activedb.store._overlay import Unlocked, tables_of
@@ -30,6 +31,7 @@ __all__ = [
     "Change",
     "Connection",
     "Durable",
+    "Hints",
     "Journal",
     "Key",
     "LedgerEntry",

@@ -124,10 +124,10 @@ class BorrowedSession(Session):
         return False
 
     def lock_rows(
-        self, spec: TableSpec, keys: Sequence[Key], *, exclusive: bool
+        self, spec: TableSpec, keys: Sequence[Key], *, exclusive: bool, guarding: bool = False
     ) -> dict[Key, Row | None]:
         """Rows by key as the caller's transaction sees them, locked on the server."""
-        rows = super().lock_rows(spec, keys, exclusive=exclusive)
+        rows = super().lock_rows(spec, keys, exclusive=exclusive, guarding=guarding)
         if exclusive and self._store.ownership.owned(spec) is not None:
             self._doubtful.setdefault(spec, set()).update(keys)
         return rows

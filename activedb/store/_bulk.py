@@ -19,7 +19,7 @@ from psycopg.pq import Format
 from sqlalchemy import Connection
 
 from activedb.store._direct import driver_cursor
-from activedb.store._tables import Key, Row, TableSpec
+from activedb.store._tables import Row, TableSpec
 from activedb.store._wire import ServerColumn, Way, bound, server_table, way_of
 
 __all__ = ["COPY_ROWS_MIN", "UNNEST_ROWS_MIN", "copy_rows", "delete_rows", "update_rows"]
@@ -73,9 +73,8 @@ def update_rows(
     return True
 
 
-def delete_rows(connection: Connection, spec: TableSpec, keys: Sequence[Key]) -> bool:
-    """Delete the rows with these keys. Two round trips."""
-    rows = [dict(zip(spec.key_columns, key, strict=True)) for key in keys]
+def delete_rows(connection: Connection, spec: TableSpec, rows: Sequence[Row]) -> bool:
+    """Delete the rows with the keys of `rows`. Two round trips."""
     columns = _columns(connection, spec, spec.key_columns, rows)
     if columns is None:
         return False

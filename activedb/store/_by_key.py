@@ -9,6 +9,8 @@ from typing import Any
 from sqlalchemy import Connection, Select, Text, and_, bindparam, cast, func, select
 
 from activedb.store._direct import fetch
+from activedb.store._guards import GUARD_ABSENT_ONE, GUARD_TO_INSERT_ONE
+from activedb.store._prepared import Step
 from activedb.store._tables import Key, Row, TableSpec
 
 __all__ = ["lock_row", "rows_by_key"]
@@ -17,9 +19,19 @@ _KEYS_MAX = 10_000  # in one statement; below every bound on parameters
 
 
 def lock_row(
-    connection: Connection, spec: TableSpec, key: Key, *, exclusive: bool
+    connection: Connection,
+    spec: TableSpec,
+    key: Key,
+    *,
+    exclusive: bool,
+    guard: tuple[int, int] | None = None,
 ) -> tuple[Row | None, str | None]:
-    """The committed row, locked on Postgres; one round trip.
+    """The committed row, locked on Postgres; one round trip, two on a caller's connection.
+
+    Parameters
+    ----------
+    guard : (int, int), optional
+        Numbers of the guards of the table and of the key, which are taken before the row is read.
 
     Returns
     -------
@@ -27,13 +39,17 @@ def lock_row(
         None if there is none.
     number : str or None
         The server's number of the transaction, which an exclusive lock gives it anyway; None if
-        the lock is shared, or there is no row, or no server.
+        the lock is shared, or there is neither row nor guard, or no server.
     """
     exclusive = exclusive and connection.dialect.name == "postgresql"
     values = {f"key_{n}": value for n, value in enumerate(key)}
-    found = fetch(connection, _statement(spec, exclusive), values)
+    steps: list[Step] = [(_statement(spec, exclusive), values)]
+    if guard is not None:
+        one = GUARD_TO_INSERT_ONE if exclusive else GUARD_ABSENT_ONE
+        steps.insert(0, (one, {"table": guard[0], "key": guard[1]}))
+    *guarded, found = fetch(connection, steps)
     if not found:
-        return None, None
+        return None, guarded[0][0][-1] if guarded and exclusive else None
     if exclusive:
         return spec.row(found[0][:-1]), found[0][-1]
     return spec.row(found[0]), None

@@ -16,18 +16,45 @@ from sqlalchemy import Connection, Dialect, Select
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from sqlalchemy.sql.dml import UpdateBase
 
-from activedb.store._prepared import prepared_on
+from activedb.store._prepared import Step, StepFailed, prepared_on
 
-__all__ = ["driver_cursor", "fetch", "run"]
+__all__ = ["driver_cursor", "fetch", "run", "together"]
 
 
-def run(
-    connection: Connection,
-    statement: UpdateBase,
-    rows: Sequence[dict[str, Any]],
-    *,
-    last: bool = False,
-) -> bool:
+def takes_messages(connection: Connection) -> bool:
+    """Whether `together` can be used: on Postgres, and not on a caller's connection."""
+    return prepared_on(connection) is not None
+
+
+def together(
+    connection: Connection, steps: Sequence[Step], *, last: bool = False
+) -> list[list[tuple[Any, ...]]]:
+    """Rows of each of some statements, sent as one message; one round trip.
+
+    REQUIRES: `takes_messages`.
+
+    Parameters
+    ----------
+    steps : sequence of (statement, values)
+        Statements are compiled once, so the same objects have to come each time.
+    last : bool
+        Commit with them.
+
+    Raises
+    ------
+    StepFailed
+    """
+    prepared = prepared_on(connection)
+    assert prepared is not None
+    try:
+        return prepared.execute(steps, last=last)
+    except StepFailed as failed:
+        if isinstance(failed.error, psycopg.Error):
+            _invalidate_if_lost(connection, failed.error)
+        raise
+
+
+def run(connection: Connection, statement: UpdateBase, rows: Sequence[dict[str, Any]]) -> None:
     """Execute `statement` for each of `rows`, which give all of its parameters.
 
     One round trip, however many rows. Errors are the driver's.
@@ -36,23 +63,9 @@ def run(
     ----------
     statement : INSERT, UPDATE or DELETE
         Compiled once, so the same object has to come each time.
-    last : bool
-        Whether the transaction may be committed in the same round trip.
-
-    Returns
-    -------
-    bool
-        Whether it has been.
     """
     prepared = prepared_on(connection)
     if prepared is not None:
-        if len(rows) == 1:
-            try:
-                prepared.execute(statement, rows[0], last=last)
-            except psycopg.Error as error:
-                _invalidate_if_lost(connection, error)
-                raise
-            return last
         prepared.renew()
     sql, processors = _compiled(statement, connection.dialect)
     bound = [
@@ -65,34 +78,35 @@ def run(
     if connection.dialect.name == "sqlite":
         driver: Any = connection.connection.driver_connection
         driver.executemany(sql, bound)
-        return False
+        return
     with driver_cursor(connection) as cursor:
         if len(bound) == 1:
             cursor.execute(sql, bound[0])
         else:
             cursor.executemany(sql, bound)
-    return False
 
 
-def fetch(
-    connection: Connection, statement: Select[Any], values: Mapping[str, Any]
-) -> list[tuple[Any, ...]]:
-    """Rows of `statement`, with `values` for all of its parameters.
+def fetch(connection: Connection, steps: Sequence[Step]) -> list[list[tuple[Any, ...]]]:
+    """Rows of each of some SELECTs.
 
-    One round trip. Errors are the driver's.
+    One round trip; on a caller's connection one for each. Errors are the driver's.
 
     Parameters
     ----------
-    statement : SELECT
-        Compiled once, so the same object has to come each time.
+    steps : sequence of (statement, values)
+        Statements are compiled once, so the same objects have to come each time.
     """
-    prepared = prepared_on(connection)
-    if prepared is not None:
+    if takes_messages(connection):
         try:
-            return prepared.execute(statement, values)
-        except psycopg.Error as error:
-            _invalidate_if_lost(connection, error)
-            raise
+            return together(connection, steps)
+        except StepFailed as failed:
+            raise failed.error from None
+    return [_fetched(connection, statement, values) for statement, values in steps]
+
+
+def _fetched(
+    connection: Connection, statement: Any, values: Mapping[str, Any]
+) -> list[tuple[Any, ...]]:
     dialect = connection.dialect
     sql, processors = _compiled(statement, dialect)
     bound = {
@@ -103,8 +117,8 @@ def fetch(
     kinds: tuple[int | None, ...]
     if dialect.name == "sqlite":
         driver: Any = connection.connection.driver_connection
-        found = driver.execute(sql, bound)
-        rows, kinds = found.fetchall(), (None,) * len(found.description)
+        cursor = driver.execute(sql, bound)
+        rows, kinds = cursor.fetchall(), (None,) * len(cursor.description)
     else:
         with driver_cursor(connection) as cursor:
             rows = cursor.execute(sql, bound).fetchall()

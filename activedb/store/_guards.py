@@ -12,13 +12,16 @@ import enum
 import hashlib
 from collections.abc import Sequence
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import ARRAY, BigInteger, Connection, bindparam, text
+from sqlalchemy import ARRAY, BigInteger, Connection, Select, Text, bindparam, func, select, text
+from sqlalchemy import cast as sql_cast
 
 from activedb.store._tables import Key
 
-__all__ = ["GUARD_ABSENT", "GUARD_TABLE", "GUARD_TO_INSERT", "free_to_insert", "guard_number"]
+__all__ = ["GUARD_ABSENT", "GUARD_ABSENT_ONE", "GUARD_TABLE", "GUARD_TO_INSERT"]
+__all__ += ["GUARD_TO_INSERT_ONE", "free_to_insert", "guard_number", "table_guard_number"]
 
 _KEYS = bindparam("keys", type_=ARRAY(BigInteger))
 _OF_KEYS = "(SELECT count({}(number)) FROM unnest(:keys) AS number)"
@@ -31,6 +34,18 @@ GUARD_ABSENT = text(
     f"SELECT pg_advisory_xact_lock_shared(:table), "
     f"{_OF_KEYS.format('pg_advisory_xact_lock_shared')}"
 ).bindparams(_KEYS)
+
+_TABLE_SHARED = func.pg_advisory_xact_lock_shared(bindparam("table", type_=BigInteger))
+_KEY = bindparam("key", type_=BigInteger)
+
+GUARD_TO_INSERT_ONE: Select[Any] = select(
+    _TABLE_SHARED,
+    func.pg_advisory_xact_lock(_KEY),
+    sql_cast(func.pg_current_xact_id(), Text),
+)
+"""Its last column is the transaction's number, which who inserts needs anyway."""
+
+GUARD_ABSENT_ONE: Select[Any] = select(_TABLE_SHARED, func.pg_advisory_xact_lock_shared(_KEY))
 
 _TRY_TABLE = text("SELECT pg_try_advisory_xact_lock_shared(:table)")
 _TRY = text(
@@ -48,6 +63,12 @@ def guard_number(table: str, key: Key | None = None) -> int:
         named += "\0" + "\0".join(_canonical(value) for value in key)  # no text has a NUL
     digest = hashlib.blake2b(named.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big", signed=True)
+
+
+@lru_cache(maxsize=1_024)
+def table_guard_number(table: str) -> int:
+    """`guard_number` of a table, which is asked for again and again."""
+    return guard_number(table)
 
 
 def free_to_insert(connection: Connection, table: str, keys: Sequence[Key]) -> list[Key]:

@@ -27,15 +27,23 @@ class KeptConnections:
     Latches: its own, held for a moment, under which nothing else is taken.
     """
 
-    def __init__(self, engine: Engine, kept_max: int):
+    def __init__(self, engine: Engine, kept_max: int, *, prepares: bool = True):
         self._engine = engine
+        self._prepares = prepares
         self._kept_max = kept_max
         self._latch = threading.Lock()
         self._kept: list[tuple[Connection, float]] = []
         self._waiting = 0
+        self._taken = 0
 
     def take(self) -> Connection:
         """A connection, kept or new; one that was idle for a second has answered before."""
+        connection = self._kept_or_new()
+        with self._latch:
+            self._taken += 1
+        return connection
+
+    def _kept_or_new(self) -> Connection:
         while True:
             with self._latch:
                 if self._kept:
@@ -51,11 +59,14 @@ class KeptConnections:
         finally:
             with self._latch:
                 self._waiting -= 1
-        prepare_on(connection)
+        if self._prepares:
+            prepare_on(connection, self._is_one_taken)
         return connection
 
     def give_back(self, connection: Connection) -> None:
         """Undo what is not committed and keep the connection, if it lives."""
+        with self._latch:
+            self._taken -= 1
         try:
             if connection.in_transaction():
                 connection.rollback()
@@ -87,6 +98,9 @@ class KeptConnections:
         with self._latch:
             self._kept_max = 0
         self.drop()
+
+    def _is_one_taken(self) -> bool:
+        return self._taken == 1
 
     def _answers(self, connection: Connection) -> bool:
         dialect = self._engine.dialect

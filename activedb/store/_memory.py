@@ -23,7 +23,9 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.pool import StaticPool
 
 from activedb.errors import ConfigurationError
+from activedb.store._hints import Hints
 from activedb.store._latch import Latch
+from activedb.store._lease import NoLease
 from activedb.store._ownership import NoOwnership
 from activedb.store._server_waits import Backend
 from activedb.store._store import Store
@@ -56,6 +58,7 @@ class MemoryStore(Store):
         )
         engine.dialect.colspecs = {**engine.dialect.colspecs, DateTime: _Instant}
         super().__init__(engine, metadata)
+        self.lease = NoLease()
         self._turn = threading.Lock()
         self._turns: WeakKeyDictionary[Connection, _Turn] = WeakKeyDictionary()
         self._numbers: dict[str, int] = {}
@@ -89,6 +92,13 @@ class MemoryStore(Store):
             finally:
                 self._roll_back(connection)
                 turn.writing = False
+
+    def hints(self) -> Hints:
+        raise ConfigurationError(
+            "memory:// belongs to one process, which runs its rules itself: no other one can see "
+            "or share them. Workers need a Postgres: set ACTIVEDB_URL, or leave the URL out for "
+            "the embedded one"
+        )
 
     def latch(self) -> _Turn:
         return _Turn(self)

@@ -10,9 +10,10 @@ dirty rows is made to name a common table expression (`_shadow`) instead::
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection, Select, Table, TextClause, event
 from sqlalchemy.orm.context import FromStatement
@@ -34,6 +35,14 @@ __all__ = ["Sphere", "Unlocked", "tables_of"]
 
 _OURS = ("activedb_seen_", "activedb_dirty_")
 
+_known_tables: WeakKeyDictionary[Any, Sequence[Table]] = WeakKeyDictionary()
+
+_laid_over: WeakKeyDictionary[Connection, Sphere | None] = WeakKeyDictionary()
+"""The connections that are listened to, and what lies over the statements of each at the moment.
+
+To listen anew for each query would take a tenth of a small query's time.
+"""
+
 
 class Unlocked(Exception):
     """A statement reads tables that are not locked for it yet; nothing was sent.
@@ -48,7 +57,7 @@ class Unlocked(Exception):
         self.tables = tables
 
 
-def tables_of(statement: Any, store: Store, tables: Tables) -> list[Table]:
+def tables_of(statement: Any, store: Store, tables: Tables) -> Sequence[Table]:
     """Tables that a statement is known to read before it is run, each once, in a stable order.
 
     What it reads besides (text in it, what a mapped class loads) shows as it runs: `Unlocked`.
@@ -66,22 +75,30 @@ def tables_of(statement: Any, store: Store, tables: Tables) -> list[Table]:
         raise UnsupportedStatement(
             "query() takes a SELECT: sqlalchemy.select() or text(); use execute() for writes"
         )
-    found: dict[str, Table] = {}
     if isinstance(statement, TextClause):
-        dialect = store.engine.dialect
-        sql = str(statement.compile(dialect=dialect))
-        if "__[POSTCOMPILE" in sql:
-            return []  # the list of an IN is missing yet
-        plain = PlainText(sql, dialect.name)
-        names = Names(store, tables)
-        for reference in understand(plain).references:
-            table = names.table(reference)
-            if table is not None:
-                found[table.fullname] = table
-    else:
-        for element in visitors.iterate(statement):
-            if isinstance(element, Table):
-                found[element.fullname] = element
+        return _in_order(_tables_of_text(statement, store, tables))
+    known = _known_tables.get(statement)  # programs run the same statement again and again
+    if known is None:
+        known = _in_order(e for e in visitors.iterate(statement) if isinstance(e, Table))
+        _known_tables[statement] = known
+    return known
+
+
+def _tables_of_text(statement: TextClause, store: Store, tables: Tables) -> Iterator[Table]:
+    sql = str(statement.compile(dialect=store.engine.dialect))
+    if "__[POSTCOMPILE" in sql:
+        return  # the list of an IN is missing yet
+    plain = PlainText(sql, store.engine.dialect.name)
+    names = Names(store, tables)
+    for reference in understand(plain).references:
+        table = names.table(reference)
+        if table is not None:
+            yield table
+
+
+def _in_order(tables: Iterable[Table]) -> Sequence[Table]:
+    """Each of `tables` once, by name."""
+    found = {table.fullname: table for table in tables}
     return [found[name] for name in sorted(found)]
 
 
@@ -114,19 +131,19 @@ class Sphere:
             From the call that would have sent a statement.
         """
         self._names.refuse_views(connection, self._dirty)
-        with self._filled(connection):
-            event.listen(connection, "before_cursor_execute", self._before, retval=True)
+        if connection not in _laid_over:
+            event.listen(connection, "before_cursor_execute", _before, retval=True)
+        is_filled = connection.dialect.name != "postgresql" and any(self._dirty.values())
+        with self._filled(connection) if is_filled else nullcontext():
+            _laid_over[connection] = self
             try:
                 yield
             finally:
-                event.remove(connection, "before_cursor_execute", self._before)
+                _laid_over[connection] = None
 
     @contextmanager
     def _filled(self, connection: Connection) -> Iterator[None]:
         """The dirty rows are where the shadows look for them."""
-        if connection.dialect.name == "postgresql" or not any(self._dirty.values()):
-            yield
-            return
         connection.exec_driver_sql("SAVEPOINT activedb_seen")
         try:
             for spec, dirty in self._dirty.items():
@@ -137,16 +154,8 @@ class Sphere:
             connection.exec_driver_sql("ROLLBACK TO SAVEPOINT activedb_seen")
             connection.exec_driver_sql("RELEASE SAVEPOINT activedb_seen")
 
-    def _before(
-        self,
-        connection: Connection,
-        cursor: Any,
-        sql: str,
-        parameters: Any,
-        context: Any,
-        executemany: bool,
-    ) -> tuple[str, Any]:
-        """What to send instead of a statement; SQLAlchemy calls it before it sends one."""
+    def edited(self, connection: Connection, sql: str, parameters: Any) -> tuple[str, Any]:
+        """What to send instead of a statement."""
         plain = PlainText(sql, connection.dialect.name)
         understood = understand(plain)
         targets = self._targets(understood)
@@ -176,6 +185,19 @@ class Sphere:
 
     def _shadow(self, spec: TableSpec, connection: Connection) -> Shadow:
         return shadow_of(spec, connection.dialect, self._schema)
+
+
+def _before(
+    connection: Connection,
+    cursor: Any,
+    sql: str,
+    parameters: Any,
+    context: Any,
+    executemany: bool,
+) -> tuple[str, Any]:
+    """What to send instead of a statement; SQLAlchemy calls it before it sends one."""
+    sphere = _laid_over.get(connection)
+    return (sql, parameters) if sphere is None else sphere.edited(connection, sql, parameters)
 
 
 def _check(understood: Understood, named: Iterable[TableSpec]) -> None:

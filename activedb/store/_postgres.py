@@ -18,8 +18,10 @@ from activedb.errors import ConfigurationError, ServerUnreachable
 from activedb.store import _migrations, _outcome
 from activedb.store._faults import translated
 from activedb.store._guards import GUARD_ABSENT, GUARD_TABLE, GUARD_TO_INSERT, guard_number
+from activedb.store._hints import Hints
 from activedb.store._kept import KeptConnections
 from activedb.store._latch import Latch
+from activedb.store._lease import Lease
 from activedb.store._ownership import Ownership
 from activedb.store._prepared import PREPARE_THRESHOLD
 from activedb.store._server_waits import Backend, backends
@@ -57,6 +59,7 @@ class PostgresStore(Store):
     has_arrays = True
     is_shared = True
     ownership: Ownership
+    lease: Lease
 
     def __init__(
         self,
@@ -100,7 +103,8 @@ class PostgresStore(Store):
         # Short transactions have connections of their own: a hierarchy may need one while it
         # keeps its own, and would wait for itself if all were taken.
         self._short = engine_of(2, settings.threads)
-        self._readers = engine_of(settings.threads, 0, isolation_level="AUTOCOMMIT", pool_timeout=0)
+        readers = engine_of(settings.threads, 0, isolation_level="AUTOCOMMIT", pool_timeout=0)
+        self._readers = KeptConnections(readers, settings.threads, prepares=False)
         super().__init__(engine, metadata)
         self._beneath = beneath
         self._patience_s = settings.lock_timeout_ms / 1_000
@@ -127,15 +131,19 @@ class PostgresStore(Store):
             raise ConfigurationError(
                 f"the server at {mask_url(str(url))} is PostgreSQL {version}; 15 or newer is needed"
             )
-        locks = engine_of(1, 0, isolation_level="AUTOCOMMIT")
-        self.ownership = Ownership(locks, self._short, self.schema)
+        # One connection for the locks on tables, one for the lease, one to listen for firings:
+        # each is kept for as long as it is in use, and idle for nearly all of that.
+        self._idle = engine_of(3, 0, isolation_level="AUTOCOMMIT")
+        self.ownership = Ownership(self._idle, self._short, self.schema)
+        self.lease = Lease(self._idle)
 
     def close(self) -> None:
         self._flat.close()
         super().close()
         self._users.dispose()
         self._short.dispose()
-        self._readers.dispose()
+        self._readers.close()
+        self.lease.close()
         self.ownership.close()
         if self._beneath is not None:
             self._beneath.close()
@@ -147,6 +155,9 @@ class PostgresStore(Store):
     def short(self) -> Iterator[Connection]:
         with self._short.begin() as connection:
             yield connection
+
+    def hints(self) -> Hints:
+        return Hints(self._idle, self.schema)
 
     def latch(self) -> Latch:
         return threading.RLock()
@@ -189,12 +200,12 @@ class PostgresStore(Store):
     def reader(self) -> Iterator[Connection | None]:
         connection = None
         with translated("open a connection to read on"), suppress(PoolTimeout):
-            connection = self._readers.connect()
-        if connection is None:
-            yield None
-            return
-        with connection:
+            connection = self._readers.take()
+        try:
             yield connection
+        finally:
+            if connection is not None:
+                self._readers.give_back(connection)
 
     def number_of(self, connection: Connection) -> str:
         return _outcome.number_of(connection)
@@ -239,6 +250,7 @@ class PostgresStore(Store):
 
     def suspect(self) -> None:
         self._flat.drop()
+        self._readers.drop()
         self.ownership.suspect()
 
     def next_key(self, connection: Connection, spec: TableSpec) -> int:

@@ -2,8 +2,9 @@
 
 A transaction that changes one row sends two statements by key. For each, a cursor takes as long as
 the server: so these go by libpq's own calls (`psycopg.pq`), which is worth a fifth of the
-transaction's time. The first statement takes the BEGIN along, and the last one the COMMIT, each
-pair as one message; that is worth another sixth. Values and rows are converted by psycopg, and
+transaction's time. Statements that nobody has to wait for one by one go as one message: the first
+takes the BEGIN along, a locked read the guard of its key, and the writes go together and with the
+COMMIT. A message is a wait less for each of them. Values and rows are converted by psycopg, and
 waits are its own, so they end at Ctrl-C and by `cancel` as those of its cursors do.
 """
 
@@ -13,7 +14,7 @@ import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import psycopg
 from psycopg import generators
@@ -26,17 +27,43 @@ from sqlalchemy import Connection, Dialect, Select
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.sql.dml import UpdateBase
 
-__all__ = ["PREPARE_THRESHOLD", "Prepared", "prepare_on", "prepared_on"]
+from activedb.store._awake import Watch
+
+__all__ = ["PREPARE_THRESHOLD", "Prepared", "Statement", "Step", "StepFailed"]
+__all__ += ["prepare_on", "prepared_on"]
 
 PREPARE_THRESHOLD = None
 """psycopg's, for such connections: it prepares nothing, so it has no reason to DEALLOCATE ALL."""
 
 _AGE_S_MAX = 1.0
 _INFO = "activedb prepared"
+_INFERRED = frozenset({0, 20, 21, 23})
+"""Types of values that the server may infer from where they go: text, and integers of any size."""
+
 _DOLLARS = PGDialect_psycopg(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]
 
-Statement = Select[Any] | UpdateBase
+Statement: TypeAlias = Select[Any] | UpdateBase
+Step: TypeAlias = tuple[Statement, Mapping[str, Any]]
+"""A statement, and values for all of its parameters."""
+
 _Process = Callable[[Any], Any] | None
+
+
+class StepFailed(Exception):
+    """A step has failed.
+
+    Attributes
+    ----------
+    at : int
+        Which one; as many as there are steps if it was the COMMIT.
+    error : Exception
+        The driver's, or one of what converts the values.
+    """
+
+    def __init__(self, at: int, error: Exception):
+        super().__init__(at, error)
+        self.at = at
+        self.error = error
 
 
 class _SQL(NamedTuple):
@@ -48,13 +75,16 @@ class _SQL(NamedTuple):
 
 
 class _Plan:
-    """A statement that the server has prepared."""
+    """A statement that the server has prepared, once for each types of values that came.
 
-    __slots__ = ("loaders", "name", "sql", "transformer")
+    A float is not the same to a column of the type numeric, say, as its text would be.
+    """
 
-    def __init__(self, sql: _SQL, name: bytes, transformer: Any):
+    __slots__ = ("loaders", "names", "sql", "transformer")
+
+    def __init__(self, sql: _SQL, transformer: Any):
         self.sql = sql
-        self.name = name
+        self.names: dict[tuple[int, ...], bytes] = {}
         self.transformer = transformer
         self.loaders: list[tuple[int, Callable[[Any], Any]]] | None = None
 
@@ -69,7 +99,11 @@ class Prepared:
     REQUIRES: nobody else uses the connection meanwhile.
     """
 
-    def __init__(self, driver: psycopg.Connection[Any], dialect: Dialect):
+    def __init__(
+        self, driver: psycopg.Connection[Any], dialect: Dialect, is_alone: Callable[[], bool]
+    ):
+        self._commits = Watch(driver.pgconn.socket, is_alone)
+        self._others = Watch(driver.pgconn.socket, is_alone)
         self._driver = driver
         self._low = driver.pgconn
         self._dialect = dialect
@@ -87,44 +121,71 @@ class Prepared:
             self._driver.execute("DEALLOCATE ALL")  # psycopg has none here
             self._since_s = now_s
 
-    def execute(
-        self, statement: Statement, values: Mapping[str, Any], *, last: bool = False
-    ) -> list[tuple[Any, ...]]:
-        """Rows of a statement, with `values` for all of its parameters; one round trip.
-
-        Errors are psycopg's.
+    def execute(self, steps: Sequence[Step], *, last: bool = False) -> list[list[tuple[Any, ...]]]:
+        """Rows of each of some statements, executed one after another; one round trip.
 
         Parameters
         ----------
         last : bool
-            Commit with it.
+            Commit with them.
+
+        Raises
+        ------
+        StepFailed
+            None of the steps after that one has been executed then.
         """
-        self.renew()
-        low = self._low
-        plan = self._plans.get(statement) or self._prepare(statement)
-        sql, transformer = plan.sql, plan.transformer
-        bound = [values[key] if p is None else p(values[key]) for key, p in sql.parameters]
-        parameters = transformer.dump_sequence(bound, sql.formats)
-        first = low.transaction_status == TransactionStatus.IDLE
-        if first or last:
-            begin, commit = self._ends or self._prepare_ends()
-            low.enter_pipeline_mode()
-            try:
+        at = 0
+        messages: list[tuple[bytes, Any]] = []
+        plans: list[_Plan] = []
+        try:
+            self.renew()
+            for statement, values in steps:
+                plan = self._plans.get(statement) or self._plan(statement)
+                bound = [values[k] if p is None else p(values[k]) for k, p in plan.sql.parameters]
+                parameters = plan.transformer.dump_sequence(bound, plan.sql.formats)
+                name = plan.names.get(plan.transformer.types) or self._name(plan)
+                plans.append(plan)
+                messages.append((name, parameters))
+                at += 1
+            first = self._low.transaction_status == TransactionStatus.IDLE
+            if first or last:
+                begin, commit = self._ends or self._prepare_ends()
                 if first:
-                    low.send_query_prepared(begin, None)
-                low.send_query_prepared(plan.name, parameters)
+                    messages.insert(0, (begin, None))
                 if last:
-                    low.send_query_prepared(commit, None)
-                low.pipeline_sync()
-                results = self._driver.wait(_results(low))
-            finally:
-                self._leave_pipeline()
-            result = self._checked(results, 1 + first + last)[first]
-        else:
-            low.send_query_prepared(plan.name, parameters)
-            result = self._result()
+                    messages.append((commit, None))
+            results = self._sent(messages, self._commits if last else self._others)
+            at = -first
+            for result in results:
+                if result.status == ExecStatus.FATAL_ERROR:
+                    self._since_s = 0.0  # whatever was wrong, it may have been a plan
+                    raise error_from_result(result, encoding=self._driver.info.encoding)
+                at += 1
+            if len(results) != len(messages):
+                raise psycopg.OperationalError("the connection to the server was lost")
+        except Exception as error:
+            raise StepFailed(max(at, 0), error) from error
+        return [
+            self._rows(plan, statement, result)
+            for plan, (statement, _), result in zip(plans, steps, results[first:], strict=False)
+        ]
+
+    def _sent(self, messages: Sequence[tuple[bytes, Any]], watch: Watch) -> Sequence[Any]:
+        """What the server answers; fewer results if one fails."""
+        low = self._low
+        low.enter_pipeline_mode()
+        try:
+            for name, parameters in messages:
+                low.send_query_prepared(name, parameters)
+            low.pipeline_sync()
+            return self._driver.wait(_results(low, watch))
+        finally:
+            self._leave_pipeline()
+
+    def _rows(self, plan: _Plan, statement: Statement, result: Any) -> list[tuple[Any, ...]]:
         if not result.ntuples:
             return []
+        transformer = plan.transformer
         if plan.loaders is None:
             plan.loaders = self._loaders(statement, result)
             transformer.set_pgresult(result)
@@ -135,33 +196,34 @@ class Prepared:
             rows = [_loaded(row, plan.loaders) for row in rows]
         return rows
 
-    def _prepare(self, statement: Statement) -> _Plan:
-        sql = _compiled(statement, self._dialect)
-        plan = _Plan(sql, self._prepared(sql.text), Transformer(self._driver))
+    def _plan(self, statement: Statement) -> _Plan:
+        plan = _Plan(_compiled(statement, self._dialect), Transformer(self._driver))
         self._plans[statement] = plan
         return plan
+
+    def _name(self, plan: _Plan) -> bytes:
+        """Name of a statement for values of the types that its transformer has just dumped."""
+        came = plan.transformer.types
+        types = tuple([0 if oid in _INFERRED else oid for oid in came])
+        if types not in plan.names:
+            plan.names[types] = self._prepared(plan.sql.text, types)
+        plan.names[came] = plan.names[types]
+        return plan.names[types]
 
     def _prepare_ends(self) -> tuple[bytes, bytes]:
         self._ends = self._prepared(b"BEGIN"), self._prepared(b"COMMIT")
         return self._ends
 
-    def _prepared(self, text: bytes) -> bytes:
+    def _prepared(self, text: bytes, types: tuple[int, ...] = ()) -> bytes:
         name = b"activedb_%d" % next(self._numbers)
-        self._low.send_prepare(name, text)
-        self._result()
-        return name
-
-    def _result(self) -> Any:
-        return self._checked(self._driver.wait(generators.execute(self._low)), 1)[0]
-
-    def _checked(self, results: Sequence[Any], expected: int) -> Sequence[Any]:
+        self._low.send_prepare(name, text, types)
+        results = self._driver.wait(generators.execute(self._low))
         for result in results:
             if result.status == ExecStatus.FATAL_ERROR:
-                self._since_s = 0.0  # whatever was wrong, it may have been a plan
                 raise error_from_result(result, encoding=self._driver.info.encoding)
-        if len(results) != expected:
+        if not results:
             raise psycopg.OperationalError("the connection to the server was lost")
-        return results
+        return name
 
     def _leave_pipeline(self) -> None:
         try:
@@ -179,7 +241,7 @@ class Prepared:
         return [(n, load) for n, load in found if load is not None]
 
 
-def _results(low: Any) -> PQGen[list[Any]]:
+def _results(low: Any, watch: Watch) -> PQGen[list[Any]]:
     """What the server answers to the messages of a pipeline, up to its sync, in one wait if it can.
 
     psycopg's own generators wait for the answer to each message by itself, which costs as much as
@@ -188,6 +250,7 @@ def _results(low: Any) -> PQGen[list[Any]]:
     while low.flush():
         if (yield Wait.RW) & Ready.R:
             low.consume_input()
+    watch.look()
     results: list[Any] = []
     while True:
         while low.is_busy():
@@ -203,10 +266,17 @@ def _results(low: Any) -> PQGen[list[Any]]:
             results.append(result)
 
 
-def prepare_on(connection: Connection) -> None:
-    """Let the driver's connection prepare statements from now on; one with `PREPARE_THRESHOLD`."""
-    driver: Any = connection.connection.driver_connection
-    connection.info.setdefault(_INFO, Prepared(driver, connection.dialect))
+def prepare_on(connection: Connection, is_alone: Callable[[], bool]) -> None:
+    """Let the driver's connection prepare statements from now on; one with `PREPARE_THRESHOLD`.
+
+    Parameters
+    ----------
+    is_alone : callable
+        Whether no other connection is in use, so that a thread may wait awake; see `_awake`.
+    """
+    if _INFO not in connection.info:
+        driver: Any = connection.connection.driver_connection
+        connection.info[_INFO] = Prepared(driver, connection.dialect, is_alone)
 
 
 def prepared_on(connection: Connection) -> Prepared | None:
@@ -231,5 +301,4 @@ def _compiled(statement: Statement, dialect: Dialect) -> _SQL:
         (key, compiled.binds[key].type.dialect_impl(dialect).bind_processor(dialect))
         for key in compiled.positiontup
     ]
-    # As text, so that the server infers the types: from SQLAlchemy's casts, or the columns.
     return _SQL(str(compiled).encode(), parameters, [PyFormat.TEXT] * len(parameters))

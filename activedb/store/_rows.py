@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import Connection
 from sqlalchemy import Row as SQLRow
@@ -11,6 +12,9 @@ from sqlalchemy.engine.result import IteratorResult, SimpleResultMetaData
 from sqlalchemy.orm import Session as ORMSession
 
 __all__ = ["named_rows", "rows_of"]
+
+_mapped: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
+"""Statements that were run, and whether they select mapped classes."""
 
 
 def rows_of(
@@ -45,5 +49,9 @@ def named_rows(names: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> list[SQ
 
 
 def _is_mapped(statement: Any) -> bool:
-    described = getattr(statement, "column_descriptions", ())
-    return any(column.get("entity") is not None for column in described)
+    known = _mapped.get(statement)
+    if known is None:
+        described = getattr(statement, "column_descriptions", ())
+        known = any(column.get("entity") is not None for column in described)
+        _mapped[statement] = known
+    return known

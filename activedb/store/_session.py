@@ -23,7 +23,7 @@ from activedb.errors import (
 from activedb.store._by_key import lock_row, rows_by_key
 from activedb.store._faults import translated
 from activedb.store._flat import FlatTransaction
-from activedb.store._guards import free_to_insert
+from activedb.store._guards import free_to_insert, guard_number, table_guard_number
 from activedb.store._latch import Latch
 from activedb.store._outcome import named
 from activedb.store._overlay import Sphere, Unlocked
@@ -32,7 +32,7 @@ from activedb.store._rows import rows_of
 from activedb.store._savepoints import roll_back_to
 from activedb.store._shadow import Dirty
 from activedb.store._tables import Key, Row, Tables, TableSpec
-from activedb.store._write_set import Change, Log, naming, write, write_one, write_step_by_step
+from activedb.store._write_set import Change, Log, naming, write, write_step_by_step
 
 if TYPE_CHECKING:
     from activedb.store._store import Store
@@ -52,22 +52,34 @@ class Session(FlatTransaction):
         self._touched: list[OwnedTable] = []
 
     def lock_rows(
-        self, spec: TableSpec, keys: Sequence[Key], *, exclusive: bool
+        self, spec: TableSpec, keys: Sequence[Key], *, exclusive: bool, guarding: bool = False
     ) -> dict[Key, Row | None]:
         """Committed rows by key, each locked FOR SHARE or FOR UPDATE; None where absent.
 
-        One round trip, none if this process owns the table. An absent row cannot be locked; see
-        `guard`.
+        One round trip, none if this process owns the table.
+
+        Parameters
+        ----------
+        guarding : bool
+            Guard the keys, before they are read: an absent row cannot be locked. One round trip
+            more if there are several.
         """
         owned = self._owned(spec)
         if owned is not None:
             return owned.rows(keys)
         with self._using(f"read rows of {spec.name}") as connection:
             if len(keys) == 1:
-                row, number = lock_row(connection, spec, keys[0], exclusive=exclusive)
+                key = keys[0]
+                guard = None
+                if guarding:
+                    name = self._store.ownership.name_of(spec)
+                    guard = table_guard_number(name), guard_number(name, key)
+                row, number = lock_row(connection, spec, key, exclusive=exclusive, guard=guard)
                 if number is not None and self._number is None:
                     self._number = named(connection, number)
-                return {keys[0]: row}
+                return {key: row}
+            if guarding:
+                self._store.guard(connection, spec, keys, exclusive=exclusive)
             statement = spec.exclusive_select if exclusive else spec.shared_select
             return {**dict.fromkeys(keys), **rows_by_key(connection, spec, statement, keys)}
 
@@ -217,7 +229,7 @@ class Session(FlatTransaction):
     ) -> None:
         """Write what is left to write, as `flush` does, commit, and give the connection back.
 
-        A single change is written and committed in one round trip. If the connection is lost
+        A few changes are written and committed in one round trip. If the connection is lost
         meanwhile, the server is asked on another one what became of the transaction.
 
         Parameters
@@ -234,26 +246,35 @@ class Session(FlatTransaction):
         """
         with self._latch:
             try:
-                last = None
-                if len(changes) == 1 and not (self._flushed or durable or lazily):
-                    last = changes[0]
+                last: Sequence[Change] = ()
+                if changes and not (
+                    self._flushed or durable or lazily or _depend_on_order(changes)
+                ):
+                    last = changes
                     self._store.trigger("before flush")
                 elif changes or durable:
                     self.flush(changes, log, durable)
-                if last is not None or self._connection is not None:
+                if last or self._connection is not None:
                     self._commit(last, lazily=lazily)
             finally:
                 self.close()
 
-    def _commit(self, last: Change | None, *, lazily: bool) -> None:
-        """Commit, with the last change if it has not been written."""
+    def _commit(self, last: Sequence[Change], *, lazily: bool) -> None:
+        """Commit, with the last changes if there are any that have not been written."""
         try:
-            with self._using("commit", writing=last is not None) as connection:
-                if last is not None:
-                    self._about_to_write(connection, [last])
-                    self._store.trigger("inside flush")
-                self._store.trigger("before commit")
-                if last is None or not write_one(connection, last, last=True):
+            with self._using("commit", writing=bool(last)) as connection:
+                is_committed = False
+                if last:
+                    self._about_to_write(connection, last)
+                    is_committed = write(
+                        connection,
+                        last,
+                        self._store.metadata,
+                        lambda: self._store.trigger("inside flush"),
+                        committing=lambda: self._store.trigger("before commit"),
+                    )
+                if not is_committed:
+                    self._store.trigger("before commit")
                     with naming(connection, "commit", self._flushed):  # deferred constraints
                         self._store.commit(connection, lazily=lazily)
         except ConnectionLost as lost:
@@ -289,7 +310,7 @@ class Session(FlatTransaction):
         inside: Callable[[], object],
     ) -> None:
         metadata = self._store.metadata
-        if len(changes) < 2 or not any(c.spec.depends_on_order for c in changes):
+        if not _depend_on_order(changes):
             write(connection, changes, metadata, inside)
             return
         try:
@@ -356,3 +377,8 @@ class Session(FlatTransaction):
         if owned is not None and owned not in self._touched:
             self._touched.append(owned)
         return owned
+
+
+def _depend_on_order(changes: Sequence[Change]) -> bool:
+    """Whether the server may refuse changes in one order and take them in another."""
+    return len(changes) > 1 and any(change.spec.depends_on_order for change in changes)

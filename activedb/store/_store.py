@@ -10,7 +10,9 @@ from typing import Any
 from sqlalchemy import Connection, Engine, MetaData, func, select
 
 from activedb.store._faults import translated
+from activedb.store._hints import Hints
 from activedb.store._latch import Latch
+from activedb.store._lease import Lease, NoLease
 from activedb.store._ownership import NoOwnership, Ownership
 from activedb.store._server_waits import Backend
 from activedb.store._session import Session
@@ -43,6 +45,8 @@ class Store(ABC):
         Whether sessions write at the same time, each on a connection of its own.
     ownership : Ownership or NoOwnership
         Which tables this process uses and owns, and the rows of those.
+    lease : Lease or NoLease
+        By which others know that this process lives, and runs the firings it holds.
     trigger : callable
         Called with the name of each of `TRIGGER_POINTS` that a commit reaches; does nothing
         unless a test says otherwise.
@@ -52,6 +56,7 @@ class Store(ABC):
     has_arrays: bool
     is_shared: bool
     ownership: Ownership | NoOwnership
+    lease: Lease | NoLease
 
     def __init__(self, engine: Engine, metadata: MetaData):
         self.engine = engine
@@ -89,6 +94,16 @@ class Store(ABC):
     @abstractmethod
     def short(self) -> AbstractContextManager[Connection]:
         """A short transaction of its own: committed at the end, rolled back on an error."""
+
+    @abstractmethod
+    def hints(self) -> Hints:
+        """What tells this process at once that firings have become due.
+
+        Raises
+        ------
+        ConfigurationError
+            If no other process can see them.
+        """
 
     @abstractmethod
     def latch(self) -> Latch:

@@ -15,7 +15,9 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
     func,
+    text,
 )
 
 __all__ = [
@@ -110,11 +112,22 @@ pending_firings = Table(
     Column("occurrence", JSON, nullable=False),
     Column("keep", Boolean, nullable=False),
     Column("done", Boolean, nullable=False),
+    Column("intent", Boolean, server_default=false(), nullable=False),
+    Column("holder", BigInteger),
+    Column("recorded_at", DateTime(timezone=True), server_default=func.now(), nullable=False),
     Index("activedb_pending_firings_run", "run"),
+    Index(
+        "activedb_pending_firings_free",
+        "recorded_at",
+        "firing",
+        postgresql_where=text("holder IS NULL AND NOT done"),
+    ),
 )
-"""Firings of detached rules that are due. Those with ``keep`` were triggered by a run that is
-done again after a crash (a stream's batch, a detached rule): they stay when they are ``done``,
-until that run has committed, so that doing it again finds them."""
+"""Firings of rules in top-level transactions of their own that are due. Those with ``keep`` were
+triggered by a run that is done again after a crash (a stream's batch, a detached rule): they stay
+when they are ``done``, until that run has committed, so that doing it again finds them. An
+``intent`` is due only if the transaction that triggered it aborts. ``holder`` is the number of the
+lease of the process that runs it, or whose intent it is; NULL: whoever is first may take it."""
 
 rules = Table(
     "activedb_rules",
@@ -128,6 +141,8 @@ rules = Table(
     Column("event", Text, nullable=False),
     Column("fingerprint", String(64), nullable=False),
     Column("changed_at", DateTime(timezone=True), nullable=False),
+    Column("quarantine", Text),
 )
 """One row per rule, written in the transaction that changes it: what a restart takes over, and
-which definition (``fingerprint``) that belongs to."""
+which definition (``fingerprint``) that belongs to. ``quarantine``: since when and why the rule is
+not run any more."""

@@ -1,4 +1,14 @@
-"""The write set of a top-level commit: which rows, in which order, by which statements."""
+"""The write set of a top-level commit: which rows, in which order, by which statements.
+
+```
+   changes ──► steps: deletes, children first; then updates and inserts, parents first
+                  │
+                parts: rows of one table by one statement
+                  ├─ few rows in all ──► one message, with the COMMIT if that may go along
+                  └─ else part by part ─┬─ many rows: COPY, arrays (`_bulk`)
+                                        └─ one statement each, in a pipeline
+```
+"""
 
 from __future__ import annotations
 
@@ -8,15 +18,14 @@ from itertools import compress
 from operator import attrgetter, is_
 from types import TracebackType
 from typing import Any, NamedTuple, TypeAlias
+from weakref import WeakKeyDictionary
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    Delete,
     Insert,
     MetaData,
     Table,
-    Update,
     and_,
     bindparam,
     delete,
@@ -25,15 +34,20 @@ from sqlalchemy import (
 )
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.ddl import sort_tables
+from sqlalchemy.sql.dml import UpdateBase
 
 from activedb.errors import ConstraintViolation, SerializationConflict, UniqueViolation
 from activedb.store import _bulk
-from activedb.store._direct import run
+from activedb.store._direct import run, takes_messages, together
 from activedb.store._faults import translation
+from activedb.store._prepared import StepFailed
 from activedb.store._tables import Key, Row, TableSpec
 from activedb.store._violations import named
 
-__all__ = ["Change", "Log", "naming", "write", "write_one", "write_step_by_step"]
+__all__ = ["Change", "Log", "naming", "write", "write_step_by_step"]
+
+_TOGETHER_MAX = _bulk.COPY_ROWS_MIN
+"""So many changes are not written as one message: their tables may have faster ways."""
 
 Log: TypeAlias = Sequence[tuple[TableSpec, Key, Row | None]]
 """Versions in the order in which they were written; None is a tombstone."""
@@ -69,7 +83,44 @@ class _Group:
 _key = attrgetter("key")
 
 
-_Step: TypeAlias = tuple[Callable[[Connection, Sequence[Change]], bool], list[Change]]
+class _Part(NamedTuple):
+    """Changes of one table that one statement makes, once for each.
+
+    Attributes
+    ----------
+    verb : str
+        What it does, for error messages.
+    changes : sequence of Change
+        What it does it to.
+    statement : INSERT, UPDATE or DELETE
+    names : sequence of (str, str)
+        Parameters of the statement, and the columns whose values they take.
+    rows : sequence of Row
+        Of which they are, one for each change.
+    bulk : callable or None
+        Makes all changes at once, if they are many; returns whether it has.
+    """
+
+    verb: str
+    changes: Sequence[Change]
+    statement: UpdateBase
+    names: Sequence[tuple[str, str]]
+    rows: Sequence[Row]
+    bulk: Callable[[Connection], bool] | None
+
+    @property
+    def doing(self) -> str:
+        return f"{self.verb} {self.changes[0].spec.name}"
+
+    def values(self) -> list[dict[str, Any]]:
+        """The parameters for each change."""
+        names = self.names
+        return [{parameter: row[column] for parameter, column in names} for row in self.rows]
+
+
+_Step: TypeAlias = tuple[Callable[[Sequence[Change]], Sequence[_Part]], Sequence[Change]]
+_Prepared: TypeAlias = tuple[UpdateBase, Sequence[tuple[str, str]]]
+"""A statement, and its parameters with the columns whose values they take."""
 
 
 def _nothing() -> None:
@@ -81,17 +132,27 @@ def write(
     changes: Sequence[Change],
     metadata: MetaData,
     inside: Callable[[], object] = _nothing,
-) -> None:
+    *,
+    committing: Callable[[], object] | None = None,
+) -> bool:
     """Write `changes`: deletes, children of foreign keys first, then the rest, parents first.
 
     Keys are sorted, so that two processes flushing the same rows take their locks in one order.
-    Many rows of one table go in one statement where that is sure to store the same (`_bulk`);
-    one row is one round trip.
+    A few rows are one message and one round trip. Many rows of one table go in one statement
+    where that is sure to store the same (`_bulk`).
 
     Parameters
     ----------
     inside : callable
-        Called when the first table has been written, and the others have not.
+        Called when the first table has been written, and the others have not; before the message
+        if there is only one.
+    committing : callable, optional
+        Called before the message, which then commits the transaction, too.
+
+    Returns
+    -------
+    bool
+        Whether the transaction has been committed.
 
     Raises
     ------
@@ -100,49 +161,93 @@ def write(
     SerializationConflict
         When another process inserted one of the keys meanwhile.
     """
-    if len(changes) == 1:
-        # Nothing to group and to sort: a twentieth of a small transaction's time.
-        write_one(connection, changes[0])
+    steps = _steps(changes, metadata)
+    if len(changes) < _TOGETHER_MAX and takes_messages(connection):
         inside()
-        return
-    groups = _grouped(changes)
-    order = [t for t in _parents_first(tuple(metadata.tables.values())) if t in groups]
-    order += sorted(groups.keys() - set(order), key=lambda table: str(table.fullname))
-    steps: list[_Step] = [(_delete, groups[table].gone) for table in reversed(order)]
-    for table in order:
-        steps += [(_update, groups[table].changed), (_insert, groups[table].added)]
+        return _write_together(connection, changes, steps, committing)
     first: Table | None = None
     is_reached = False
-    for step, group in steps:
-        if group:
-            table = group[0].spec.table
-            first = first if first is not None else table
-            if table is not first and not is_reached:
-                is_reached = True
-                inside()
-            step(connection, group)
+    for parts_of, group in steps:
+        table = group[0].spec.table
+        first = first if first is not None else table
+        if table is not first and not is_reached:
+            is_reached = True
+            inside()
+        for part in parts_of(group):
+            try:
+                with naming(connection, part.doing, part.changes):
+                    if part.bulk is None or not part.bulk(connection):
+                        run(connection, part.statement, part.values())
+            except UniqueViolation as error:
+                _raise_if_first(error, part)
+                raise
     if not is_reached:
         inside()
+    return False
 
 
-def write_one(connection: Connection, change: Change, *, last: bool = False) -> bool:
-    """Write one change, in one round trip; raises as `write` does.
+def _steps(changes: Sequence[Change], metadata: MetaData) -> Sequence[_Step]:
+    """The changes of one table and kind after another, in the order in which to write them."""
+    if len(changes) == 1:
+        # Nothing to group and to sort: a twentieth of a small transaction's time.
+        _, _, old, new = changes[0]
+        if old is None and new is None:
+            return []
+        kind = _inserted if old is None else _deleted if new is None else _updated
+        return [(kind, changes)]
+    groups = _grouped(changes)
+    order = list(groups)
+    if len(order) > 1:
+        ranks = _ranks(metadata)
+        order.sort(key=lambda table: (ranks.get(table, len(ranks)), str(table.fullname)))
+    steps: list[_Step] = [(_deleted, groups[table].gone) for table in reversed(order)]
+    for table in order:
+        steps += [(_updated, groups[table].changed), (_inserted, groups[table].added)]
+    return [step for step in steps if step[1]]
 
-    Parameters
-    ----------
-    last : bool
-        Whether the transaction may be committed in the same round trip.
 
-    Returns
-    -------
-    bool
-        Whether it has been.
-    """
-    _, _, old, new = change
-    if old is None and new is None:
+def _write_together(
+    connection: Connection,
+    changes: Sequence[Change],
+    steps: Sequence[_Step],
+    committing: Callable[[], object] | None,
+) -> bool:
+    """Write a few changes as one message; raises as `write` does."""
+    parts = [part for parts_of, group in steps for part in parts_of(group)]
+    message = [(part.statement, values) for part in parts for values in part.values()]
+    if not message:
         return False
-    step = _insert if old is None else _delete if new is None else _update
-    return step(connection, [change], last=last)
+    if committing is not None:
+        committing()
+    try:
+        together(connection, message, last=committing is not None)
+    except StepFailed as failed:
+        at = failed.at
+        for part in parts:
+            if at < len(part.changes):
+                try:
+                    with naming(connection, part.doing, part.changes):
+                        raise failed.error from None
+                except UniqueViolation as error:
+                    _raise_if_first(error, part)
+                    raise
+            at -= len(part.changes)
+        with naming(connection, "commit", changes):  # deferred constraints
+            raise failed.error from None
+    return committing is not None
+
+
+def _raise_if_first(error: UniqueViolation, part: _Part) -> None:
+    """Raise the conflict with another process, if a key that was absent is refused now."""
+    spec, _, old, _ = part.changes[0]
+    if old is None and (
+        error.constraint == spec.key_constraint or set(error.key) == set(spec.key_columns)
+    ):
+        # The key was absent when this hierarchy locked it: another process came first.
+        raise SerializationConflict(
+            f"table {spec.name}: another process inserted the key first "
+            f"({error.detail}); retry the transaction"
+        ) from error
 
 
 def _grouped(changes: Iterable[Change]) -> dict[Table, _Group]:
@@ -217,51 +322,50 @@ class naming:  # noqa: N801  # used like a function
             raise ours from error
 
 
-@lru_cache(maxsize=16)
-def _parents_first(tables: tuple[Table, ...]) -> Sequence[Table]:
-    return sort_tables(sorted(tables, key=lambda table: str(table.fullname)))
+_known_ranks: WeakKeyDictionary[MetaData, dict[Table, int]] = WeakKeyDictionary()
+
+
+def _ranks(metadata: MetaData) -> Mapping[Table, int]:
+    """The places of all tables, parents of foreign keys first, others by name."""
+    ranks = _known_ranks.get(metadata)
+    if ranks is None or len(ranks) != len(metadata.tables):
+        tables = sorted(metadata.tables.values(), key=lambda table: str(table.fullname))
+        ranks = {table: rank for rank, table in enumerate(sort_tables(tables))}
+        _known_ranks[metadata] = ranks
+    return ranks
 
 
 # -- one table -----------------------------------------------------------------------------------
 
 
-def _delete(connection: Connection, gone: Sequence[Change], *, last: bool = False) -> bool:
-    spec, keys = gone[0].spec, [c.key for c in gone]
-    with naming(connection, f"delete rows of {spec.name}", gone):
-        if len(keys) >= _bulk.UNNEST_ROWS_MIN and _bulk.delete_rows(connection, spec, keys):
-            return False
-        keyed = [f"key_{name}" for name in spec.key_columns]
-        values = [dict(zip(keyed, k, strict=True)) for k in keys]
-        return run(connection, _delete_by_key(spec), values, last=last)
+def _deleted(gone: Sequence[Change]) -> Sequence[_Part]:
+    spec = gone[0].spec
+    rows = [dict(zip(spec.key_columns, change.key, strict=True)) for change in gone]
+    many = _if_many(rows, _bulk.UNNEST_ROWS_MIN, _bulk.delete_rows, spec, rows)
+    return [_Part("delete rows of", gone, *_delete_by_key(spec), rows, many)]
 
 
 @lru_cache(maxsize=1_024)
-def _delete_by_key(spec: TableSpec) -> Delete:
-    return delete(spec.table).where(_same_key(spec))
+def _delete_by_key(spec: TableSpec) -> _Prepared:
+    return delete(spec.table).where(_same_key(spec)), _key_names(spec)
+
+
+def _key_names(spec: TableSpec) -> list[tuple[str, str]]:
+    return [(f"key_{name}", name) for name in spec.key_columns]
 
 
 def _same_key(spec: TableSpec) -> ColumnElement[bool]:
     return and_(*(spec.table.c[name] == bindparam(f"key_{name}") for name in spec.key_columns))
 
 
-def _update(connection: Connection, changed: Sequence[Change], *, last: bool = False) -> bool:
+def _updated(changed: Sequence[Change]) -> Sequence[_Part]:
     spec = changed[0].spec
-    is_committed = False
+    parts = []
     for columns, group in _by_columns(changed).items():
         rows = _new_rows(group)
-        with naming(connection, f"update {spec.name}", group):
-            is_done = len(rows) >= _bulk.UNNEST_ROWS_MIN and _bulk.update_rows(
-                connection, spec, columns, rows
-            )
-            if not is_done:
-                values = [
-                    {f"new_{name}": row[name] for name in columns}
-                    | {f"key_{name}": row[name] for name in spec.key_columns}
-                    for row in rows
-                ]
-                statement = _update_by_key(spec, columns)
-                is_committed = run(connection, statement, values, last=last)
-    return is_committed
+        many = _if_many(rows, _bulk.UNNEST_ROWS_MIN, _bulk.update_rows, spec, columns, rows)
+        parts.append(_Part("update", group, *_update_by_key(spec, columns), rows, many))
+    return parts
 
 
 def _by_columns(changed: Sequence[Change]) -> Mapping[tuple[str, ...], Sequence[Change]]:
@@ -293,28 +397,26 @@ def _differ(a: Any, b: Any) -> bool:
 
 
 @lru_cache(maxsize=1_024)
-def _update_by_key(spec: TableSpec, columns: tuple[str, ...]) -> Update:
-    new: dict[str, Any] = {name: bindparam(f"new_{name}") for name in columns}
-    return update(spec.table).where(_same_key(spec)).values(new)
+def _update_by_key(spec: TableSpec, columns: tuple[str, ...]) -> _Prepared:
+    names = [(f"new_{name}", name) for name in columns]
+    new: dict[str, Any] = {name: bindparam(parameter) for parameter, name in names}
+    statement = update(spec.table).where(_same_key(spec)).values(new)
+    return statement, [*names, *_key_names(spec)]
 
 
-def _insert(connection: Connection, added: Sequence[Change], *, last: bool = False) -> bool:
+def _inserted(added: Sequence[Change]) -> Sequence[_Part]:
     spec, rows = added[0].spec, _new_rows(added)
-    try:
-        with naming(connection, f"insert into {spec.name}", added):
-            if len(rows) >= _bulk.COPY_ROWS_MIN and _bulk.copy_rows(connection, spec, rows):
-                return False
-            names = [(f"new_{name}", name) for name in spec.written]
-            values = [{new: row[name] for new, name in names} for row in rows]
-            return run(connection, _insertion(spec), values, last=last)
-    except UniqueViolation as error:
-        if error.constraint == spec.key_constraint or set(error.key) == set(spec.key_columns):
-            # The key was absent when this hierarchy locked it: another process came first.
-            raise SerializationConflict(
-                f"table {spec.name}: another process inserted the key first "
-                f"({error.detail}); retry the transaction"
-            ) from error
-        raise
+    many = _if_many(rows, _bulk.COPY_ROWS_MIN, _bulk.copy_rows, spec, rows)
+    return [_Part("insert into", added, *_insertion(spec), rows, many)]
+
+
+def _if_many(
+    rows: Sequence[object], rows_min: int, write_all: Callable[..., bool], *arguments: object
+) -> Callable[[Connection], bool] | None:
+    """What writes `rows` at once, if they are many."""
+    if len(rows) < rows_min:
+        return None
+    return lambda connection: write_all(connection, *arguments)
 
 
 def _new_rows(changes: Iterable[Change]) -> list[Row]:
@@ -322,10 +424,11 @@ def _new_rows(changes: Iterable[Change]) -> list[Row]:
 
 
 @lru_cache(maxsize=1_024)
-def _insertion(spec: TableSpec) -> Insert:
+def _insertion(spec: TableSpec) -> _Prepared:
+    names = [(f"new_{name}", name) for name in spec.written]
     statement = _WithIdentity(spec.table) if spec.overrides_identity else insert(spec.table)
-    # Inline: nothing is wanted back.
-    return statement.values({name: bindparam(f"new_{name}") for name in spec.written}).inline()
+    new: dict[str, Any] = {name: bindparam(parameter) for parameter, name in names}
+    return statement.values(new).inline(), names  # inline: nothing is wanted back
 
 
 class _WithIdentity(Insert):

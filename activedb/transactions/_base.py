@@ -132,6 +132,14 @@ class Base:
             self._locked.clear()
             self._guarded.clear()
 
+    def discard(self, spec: TableSpec, keys: Iterable[Key]) -> None:
+        """Forget rows. REQUIRES: no mark, and no workspace of the hierarchy has one of `keys`."""
+        assert self._journal is None
+        table = self._of(spec)
+        for key in keys:
+            table.rows.pop(key, None)
+            table.exclusive.pop(key, None)
+
     def mark(self) -> None:
         """Remember from now on how to go back; there is one mark at a time."""
         assert self._journal is None

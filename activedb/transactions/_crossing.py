@@ -161,6 +161,10 @@ class Crossing:
         edges: dict[int, set[int]] = {}
         for edge in snapshot.edges:
             edges.setdefault(top_of[edge.waiter], set()).add(top_of[edge.waited_for])
+        for view in snapshot.transactions:
+            # It cannot end before its cause, on whose connection it is at the server.
+            for cause in view.causes:
+                edges.setdefault(view.tid, set()).add(top_of[cause])
         number_of = {top.id: number for number, top in ours.items()}
         waits: dict[int, frozenset[int]] = {}
         for top, number in number_of.items():

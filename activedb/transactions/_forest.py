@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from activedb.clock import Clock
@@ -17,11 +17,14 @@ from activedb.errors import (
     TransactionStateError,
 )
 from activedb.metrics import Counters
-from activedb.store import Row, Store, Tables, TableSpec
+from activedb.store import Key, Row, Store, Tables, TableSpec
+from activedb.transactions._causal import CausalHierarchy
 from activedb.transactions._crossing import Crossing
 from activedb.transactions._deadlines import Deadlines, Limit
+from activedb.transactions._dependencies import Dependencies
 from activedb.transactions._hierarchy import Hierarchy, Run
 from activedb.transactions._joined import Joined
+from activedb.transactions._lending import Lending
 from activedb.transactions._node import Log, Node, current_transaction
 from activedb.transactions._offers import Offers
 from activedb.transactions._pool import Pool
@@ -51,11 +54,22 @@ class Listener(Protocol):
     def changed(self, t: Transaction, spec: TableSpec, old: Row | None, new: Row | None) -> None:
         """A row was inserted (`old` is None), updated, or deleted (`new` is None) by `t`."""
 
+    def changed_all(
+        self,
+        t: Transaction,
+        spec: TableSpec,
+        versions: Sequence[tuple[Key, Row | None, Row | None]],
+    ) -> None:
+        """One statement of `t` wrote rows: key, what it was, what it is; see `changed`."""
+
     def at_commit_point(self, t: Transaction) -> None:
         """`t` is about to commit; its children have ended."""
 
     def ended(self, t: Transaction) -> None:
         """`t` has committed or aborted; its locks are passed on already."""
+
+    def gave_up(self, run: Run, error: BaseException) -> None:
+        """A run that is tried again has failed with `error`, and will not be tried again here."""
 
 
 class Forest:
@@ -72,7 +86,7 @@ class Forest:
         self.settings = settings
         self.clock = clock
         self.listener = listener
-        self.new_log: Callable[[], Log | None] | None = None
+        self.new_log: Callable[[Run], Log | None] | None = None
         self.tables = Tables()
         self.locks = LockManager(LockTable(settings.victim_policy, settings.lock_escalation))
         self.pool = Pool(settings.threads)
@@ -84,6 +98,7 @@ class Forest:
         self.offers = Offers(lambda: self.locks)
         self.deadlines = Deadlines()
         self.retries = Retries(settings, self.counters)
+        self.dependencies = Dependencies(self)
         self.joined = Joined(self)
         self.watched = Watched(self)
 
@@ -132,11 +147,43 @@ class Forest:
             only if nothing was committed.
         """
         work, limit = run or Run(), Limit.after(timeout)
-        return self.retries.run(
-            lambda: self._top_level(work, limit).call(function),
-            name=lambda: f"transaction {work.name}",
-            limit=limit,
-        )
+        work.is_retried = True
+        try:
+            return self.retries.run(
+                lambda: self._top_level(work, limit).call(function),
+                name=lambda: f"transaction {work.name}",
+                limit=limit,
+            )
+        except BaseException as error:
+            self.listener.gave_up(work, error)
+            raise
+
+    def causal(self, cause: Transaction, run: Run) -> Transaction:
+        """A top-level transaction that causally depends on `cause`, on its line up to the top.
+
+        It may use its locks and sees its versions as if it were its child; it commits after it,
+        and aborts if it aborts. If all of the line has committed it is like any other.
+
+        REQUIRES: the connection of `cause` is activedb's own.
+
+        Raises
+        ------
+        TransactionAborted
+            If the line has aborted.
+        """
+        with self.dependencies.latch:
+            heir = self.dependencies.heir(cause)
+            if heir is None:
+                return self._top_level(run, None)
+            lender = cause.hierarchy
+            if lender.lending is None:
+                lender.lending = Lending()
+            if heir.state is not State.ACTIVE:
+                lender.lending.close()  # it is the top-level one, which commits
+            hierarchy = CausalHierarchy(self.store.session(), run, cause)
+            dependent = self.transaction_class(self, hierarchy, None, label=run.name)
+            self.dependencies.depend(dependent, heir)
+            return dependent
 
     def own(self, spec: TableSpec) -> None:
         """Keep a table in the memory of this process, when nobody here uses it.
@@ -165,8 +212,8 @@ class Forest:
         parent, hierarchy = node.parent, node.hierarchy
         if parent is None:
             if self.new_log is not None:
-                node._log = self.new_log()
-            self.locks.begin(number)
+                node._log = self.new_log(hierarchy.run)
+            self._begin_top(number, hierarchy)
             hierarchy.top_id = number
             hierarchy.members.add(number)
             if self.store.is_shared:
@@ -177,6 +224,13 @@ class Forest:
             parent._inferiors[node] = None
             hierarchy.members.add(number)
             node._doom = parent._doom  # whoever dooms the parent from now on sees this one
+
+    def _begin_top(self, number: int, hierarchy: Hierarchy) -> None:
+        if hierarchy.cause is None:
+            self.locks.begin(number)
+        else:
+            heir = self.dependencies.heir(hierarchy.cause)
+            self.locks.begin(number, causes=() if heir is None else (heir.id,))
 
     def acquire(self, node: Node, resource: tuple[object, ...], mode: Mode) -> None:
         """Acquire a lock for `node`, waiting if need be.
@@ -205,6 +259,8 @@ class Forest:
                 self.locks.acquire(node.id, resource, mode, timeout_s)
                 return
             except LockDeadlock as error:
+                if self.dependencies.make_room(node, error):
+                    continue
                 found = self.offers.may_be_made(node, error.report)
                 until_s = until_s or time.monotonic() + timeout_s
                 offered = found is not None and self.offers.await_one(node, *found, until_s)
@@ -239,6 +295,18 @@ class Forest:
             raise self._doom_of(node) from None
         return True
 
+    def await_end(self, node: Node, of: int) -> None:
+        """Wait, without limit, until transaction `of`, on which `node` depends, has ended.
+
+        As in `LockManager.await_end`, and raises as `acquire` does.
+        """
+        try:
+            self.locks.await_end(node.id, of)
+        except LockDeadlock as error:
+            raise self._deadlock(node, error) from error
+        except WaitCancelled:
+            raise self._doom_of(node) from None
+
     def _doom_of(self, node: Node) -> ActiveDBError:
         doom = node._doom or TransactionAborted(f"{node.path} was cancelled")
         return doom.again()
@@ -262,6 +330,17 @@ class Forest:
                 parent._inferiors.pop(node, None)
                 node.hierarchy.members.discard(node.id)
         try:
+            self.dependencies.ending(node)
+        finally:
+            self._pass_on(node, committed=committed)
+
+    def _pass_on(self, node: Transaction, *, committed: bool) -> None:
+        """Let go of a node that has ended, and on whom nobody depends any more who must not."""
+        parent, hierarchy = node.parent, node.hierarchy
+        causal = hierarchy if parent is None and isinstance(hierarchy, CausalHierarchy) else None
+        try:
+            if causal is not None and not committed:
+                causal.leave()
             if committed:
                 self.locks.commit(node.id)
             else:
@@ -273,6 +352,8 @@ class Forest:
                 self.crossing.remove(node)
                 if not committed:
                     self._close_session(node.hierarchy)
+                if causal is not None:
+                    causal.ended.set()
             self.counters.add(_ENDED[parent is None, committed])
             self.listener.ended(node)
 

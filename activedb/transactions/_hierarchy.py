@@ -6,13 +6,17 @@ import itertools
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from activedb.store import Change, Durable, Key, Row, Session, TableSpec
+from activedb.store import Change, Durable, Key, Row, Session, Tables, TableSpec
 from activedb.transactions._base import Base
+from activedb.transactions._lending import Lending
+
+if TYPE_CHECKING:
+    from activedb.transactions._transaction import Transaction
 
 __all__ = ["Hierarchy", "Run", "Workspace"]
 
@@ -106,6 +110,8 @@ class Run:
     careful : bool
         Whether the rows of each child of the top-level transaction are checked by the server as
         the child commits, so that a refused row aborts that child alone.
+    is_retried : bool
+        Whether somebody makes further tries, and says when the work has failed for good.
     fired : set of str
         Detached firings that this and earlier tries have triggered.
     """
@@ -115,6 +121,7 @@ class Run:
     is_detached: bool = False
     lazily: bool = False
     careful: bool = False
+    is_retried: bool = False
     fired: set[str] = field(default_factory=set)
 
 
@@ -135,24 +142,35 @@ class Hierarchy:
         Id of the top-level transaction.
     members : set of int
         Ids of the live transactions, the top-level one included.
+    lends : bool
+        Whether causally dependent transactions may use the session: not if it is a caller's.
+    lending : Lending or None
+        Who uses the session that does not belong to the hierarchy; None if nobody ever has.
+    cause : Transaction or None
+        On whom the top-level transaction causally depends.
     """
 
-    def __init__(self, session: Session, run: Run):
+    cause: ClassVar[Transaction | None] = None
+
+    def __init__(self, session: Session, run: Run, *, lends: bool = True):
         self.session = session
+        self.lends = lends
         self.run = run
         self.latch = threading.RLock()
         self.base = Base()
         self.durable: list[Durable] = []
         self.top_id = 0
         self.members: set[int] = set()
+        self.lending: Lending | None = None
 
     def read(
         self, spec: TableSpec, keys: Sequence[Key], *, exclusive: bool, inserting: bool = False
     ) -> dict[Key, Row | None]:
         """Committed rows, locked on the server once per hierarchy and mode.
 
-        One round trip for rows that are there, two for keys that are going to be inserted, three
-        for others that are absent; none when the hierarchy has locked all of `keys` before.
+        One round trip for rows that are there, and for one key that is going to be inserted; two
+        for others that are absent, three for several of them; none when the hierarchy has locked
+        all of `keys` before.
 
         Parameters
         ----------
@@ -161,16 +179,19 @@ class Hierarchy:
         """
         base = self.base
         with self.latch:
-            if inserting:
-                self._guard(spec, [k for k in keys if base.is_absent(spec, k)], exclusive=True)
+            absent = [key for key in keys if base.is_absent(spec, key)] if inserting else []
             unread = base.unread(spec, keys, exclusive=exclusive)
-            if unread:
-                rows = self.session.lock_rows(spec, unread, exclusive=exclusive)
-                absent = [key for key in unread if rows[key] is None]
-                if absent and self._guard(spec, absent, exclusive=exclusive):
-                    # Somebody may have inserted them before they were guarded.
-                    rows |= self.session.lock_rows(spec, absent, exclusive=exclusive)
-                base.fetched(spec, rows, exclusive=exclusive)
+            if not unread:
+                self._guard(spec, absent, exclusive=True)
+                return base.rows(spec, keys)
+            rows = self._locked(spec, unread, absent, exclusive=exclusive)
+            absent = self._unguarded(
+                spec, [key for key in unread if rows[key] is None], exclusive=exclusive
+            )
+            if absent:
+                # Somebody may have inserted them before they were guarded.
+                rows |= self._locked(spec, absent, absent, exclusive=exclusive)
+            base.fetched(spec, rows, exclusive=exclusive)
             return base.rows(spec, keys)
 
     def read_free(self, spec: TableSpec, keys: Sequence[Key]) -> dict[Key, Row | None]:
@@ -186,18 +207,35 @@ class Hierarchy:
             taken = {key for key in unread if key not in rows}
             return base.rows(spec, [key for key in keys if key not in taken])
 
-    def _guard(self, spec: TableSpec, keys: Iterable[Key], *, exclusive: bool) -> bool:
-        """Guard those of `keys` that are not guarded yet; returns whether there were any."""
-        if not self.session.is_shared:
-            return False
-        new = self.base.unguarded(spec, keys, exclusive=exclusive)
-        if not new:
-            return False
-        wanted = None if self.base.guards(spec) + len(new) > _GUARDS_MAX else new
-        # Many keys are guarded by their table, and then exclusively.
-        self.session.guard(spec, wanted, exclusive=exclusive or wanted is None)
-        self.base.guarded(spec, wanted, exclusive=exclusive)
-        return True
+    def _locked(
+        self, spec: TableSpec, keys: list[Key], absent: list[Key], *, exclusive: bool
+    ) -> dict[Key, Row | None]:
+        """Rows read from the server, after those of the keys that may be absent are guarded."""
+        if (
+            len(keys) == 1
+            and self._unguarded(spec, absent, exclusive=exclusive) == keys
+            and self.base.guards(spec) < _GUARDS_MAX
+        ):
+            rows = self.session.lock_rows(spec, keys, exclusive=exclusive, guarding=True)
+            self.base.guarded(spec, keys, exclusive=exclusive)
+            return rows
+        self._guard(spec, absent, exclusive=exclusive)
+        return self.session.lock_rows(spec, keys, exclusive=exclusive)
+
+    def _unguarded(self, spec: TableSpec, keys: Sequence[Key], *, exclusive: bool) -> list[Key]:
+        """Those of `keys` that have to be guarded yet."""
+        if not keys or not self.session.is_shared:
+            return []
+        return self.base.unguarded(spec, keys, exclusive=exclusive)
+
+    def _guard(self, spec: TableSpec, keys: Sequence[Key], *, exclusive: bool) -> None:
+        """Guard those of `keys` that are not guarded yet."""
+        new = self._unguarded(spec, keys, exclusive=exclusive)
+        if new:
+            wanted = None if self.base.guards(spec) + len(new) > _GUARDS_MAX else new
+            # Many keys are guarded by their table, and then exclusively.
+            self.session.guard(spec, wanted, exclusive=exclusive or wanted is None)
+            self.base.guarded(spec, wanted, exclusive=exclusive)
 
     def lock_table(self, spec: TableSpec) -> None:
         """Lock a whole table on the server, once per hierarchy."""
@@ -205,6 +243,16 @@ class Hierarchy:
             if not self.base.is_locked(spec):
                 self.session.lock_table(spec)
                 self.base.locked(spec)
+
+    def query(
+        self,
+        statement: Any,
+        tables: Tables,
+        dirty: Mapping[TableSpec, Mapping[Key, Row | None]],
+        parameters: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """Rows of a SELECT over the committed state with `dirty` laid over it; see `Session`."""
+        return self.session.query(statement, tables, dirty, parameters)
 
     def changes(self, workspace: Rows) -> list[Change]:
         """Write set of a workspace against the committed rows."""
@@ -284,6 +332,8 @@ class Hierarchy:
         ConstraintViolation, InvalidRow, SerializationConflict, ConnectionLost
             When the server refuses; nothing is written then.
         """
+        if self.lending is not None:
+            self.lending.close()
         with self.latch:
             changes = self.changes(versions.rows)
             self.session.confirm_absent(self.base.absent(but=versions.rows))

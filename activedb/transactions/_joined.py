@@ -146,8 +146,10 @@ class _Part:
     def __init__(self, joined: Joined, forest: Forest, session: BorrowedSession):
         self._joined = joined
         self._session = session
-        self._hierarchy = Hierarchy(session, Run())
-        self._top = _CallersTransaction(forest, self._hierarchy, None, label="caller")
+        run = Run()
+        self._hierarchy = Hierarchy(session, run, lends=False)
+        label = f"caller {run.name}"  # firings are named after it
+        self._top = _CallersTransaction(forest, self._hierarchy, None, label=label)
         self._savepoints: list[tuple[str, _Inside]] = []
         self._block: Transaction | None = None
         self._has_failed = threading.Event()

@@ -118,11 +118,13 @@ class Nesting(Node):
         label: str,
         rule: str | None = None,
         deferred: bool = False,
+        priority: int | None = None,
+        group: int | None = None,
         timestamp: datetime | float | None = None,
     ) -> T:
         """Run `function` in a child on this thread, retried when it is a deadlock's victim.
 
-        On a thread of `run_in_parallel` too.
+        On a thread of `run_in_parallel` too. `priority` and `group` are those of `Node`.
         """
         if get_ident() not in self._lent:
             self._check_usable()
@@ -130,7 +132,14 @@ class Nesting(Node):
         def attempt() -> T:
             if get_ident() == self._thread:
                 self._offer()
-            child = self._begin_child(label, rule=rule, deferred=deferred, timestamp=timestamp)
+            child = self._begin_child(
+                label,
+                rule=rule,
+                deferred=deferred,
+                priority=priority,
+                group=group,
+                timestamp=timestamp,
+            )
             return child.call(function)
 
         return self.forest.retries.run(
@@ -177,6 +186,8 @@ class Nesting(Node):
         *,
         rule: str | None = None,
         deferred: bool = False,
+        priority: int | None = None,
+        group: int | None = None,
         timestamp: datetime | float | None = None,
         limit: Limit | None = None,
     ) -> Transaction:
@@ -191,6 +202,8 @@ class Nesting(Node):
             label=label,
             rule=rule,
             deferred=deferred,
+            priority=priority,
+            group=group,
             timestamp=timestamp,
             limit=limit,
         )

@@ -54,6 +54,9 @@ class Log(Protocol):
     def began(self, t: Transaction) -> None:
         """`t` has begun and done nothing yet."""
 
+    def spawned(self, t: Transaction, firing: str, coupling: str) -> None:
+        """`t` has triggered a rule that is to run in the top-level transactions `firing`."""
+
     def operated(
         self, t: Transaction, kind: str, table: str, keys: Iterable[Key] | None = None
     ) -> None:
@@ -84,6 +87,9 @@ class Node:
         Name of the rule that runs in this transaction.
     deferred : bool
         Whether that rule runs in a deferred cycle of the parent.
+    priority, group : int or None
+        That of the rule among those that run together: in one cycle of the parent, which `group`
+        numbers, or at one event of the parent. For the recording only.
     kin : Kin
         What it shares with the other transactions of its hierarchy; `_inferiors`, `_doom`,
         `_lent`, the end of `state` and the workspaces are guarded by its latch.
@@ -100,6 +106,8 @@ class Node:
         label: str,
         rule: str | None = None,
         deferred: bool = False,
+        priority: int | None = None,
+        group: int | None = None,
         timestamp: datetime | float | None = None,
         limit: Limit | None = None,
     ):
@@ -108,6 +116,8 @@ class Node:
         self.parent = parent
         self.rule = rule
         self.deferred = deferred
+        self.priority = priority
+        self.group = group
         self.state = State.ACTIVE
         self.workspace = Workspace()
         self.label = label
@@ -152,9 +162,33 @@ class Node:
         """Whether this transaction has to abort at its next step."""
         return self._doom is not None
 
+    def spawns(self, firing: str, coupling: str) -> None:
+        """Record that a rule is to run in a top-level transaction, because of an event here.
+
+        To be called before that one can begin.
+
+        Parameters
+        ----------
+        firing : str
+            Name of the `Run` in which it will, here or in another process.
+        coupling : str
+            The rule's mode.
+        """
+        if self._log is not None:
+            t: Transaction = self  # type: ignore[assignment]  # every node is a Transaction
+            self._log.spawned(t, firing, coupling)
+
     def is_on_thread_of(self, other: Node) -> bool:
         """Whether the two share a thread, so that one waits while the other works."""
         return self._thread == other._thread
+
+    @property
+    def top(self) -> Transaction:
+        """The top-level transaction above it, or itself. O(depth)."""
+        node: Node = self
+        while node.parent is not None:
+            node = node.parent
+        return node  # type: ignore[return-value]  # every node is a Transaction
 
     def is_inferior_of(self, other: Node) -> bool:
         """Whether `other` is a proper ancestor; O(depth)."""
@@ -400,6 +434,7 @@ class Node:
             self.forest.listener.at_commit_point(self)  # type: ignore[arg-type]
             if self._children:
                 self.join()
+            self.forest.dependencies.await_leave(self)  # type: ignore[arg-type]
             self._check_usable()
             self.state = checked_move(self.state, State.COMMITTING)
             if self.parent is None:

@@ -88,7 +88,7 @@ def _select(
     instead : mapping of TableSpec to (key to row or None)
         What is dirty in some tables, instead of what the sphere wrote.
     """
-    tables, session = t.forest.tables, t.hierarchy.session
+    tables = t.forest.tables
     wanted = tables_of(statement, t.forest.store, tables)
     specs: dict[TableSpec, None] = {}
     while True:
@@ -99,7 +99,7 @@ def _select(
         t._check_usable()
         dirty = {spec: instead[spec] if spec in instead else t.dirty(spec) for spec in specs}
         try:
-            return session.query(statement, tables, dirty, parameters)
+            return t.hierarchy.query(statement, tables, dirty, parameters)
         except Unlocked as more:
             wanted = more.tables
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Never, TypeVar
 
-from activedb.errors import LockNotAvailable, RowExists, RowNotFound, UnsupportedStatement
+from activedb.errors import (
+    ConditionWrites,
+    LockNotAvailable,
+    RowExists,
+    RowNotFound,
+    UnsupportedStatement,
+)
 from activedb.store import Key, Parameters, Row, TableSpec
 from activedb.transactions import _statements
 from activedb.transactions._at_once import lock_free_rows
@@ -13,6 +19,8 @@ from activedb.transactions._nesting import Nesting
 from lockmgr import Mode
 
 __all__ = ["Transaction"]
+
+T = TypeVar("T")
 
 _ABSENT: Any = object()
 
@@ -24,7 +32,17 @@ class Transaction(Nesting):
     Writes stay in its workspace until it commits: a subtransaction delegates them to its
     parent, a top-level transaction flushes them to the store. Tables are SQLAlchemy ``Table``
     objects or mapped classes; a key is a value, or a tuple for a composite primary key.
+
+    Attributes
+    ----------
+    condition_of : str or None
+        Name of the rule whose condition is evaluated in it, or in a superior: it may only read.
+    running : object or None
+        What the layer above runs in it.
     """
+
+    condition_of: str | None = None
+    running: Any = None
 
     def get(
         self, table: Any, key: Any, *, for_update: bool = False, nowait: bool = False
@@ -70,6 +88,8 @@ class Transaction(Nesting):
         RowExists, InvalidRow, Deadlock, LockTimeout
         """
         self._check_usable()
+        if self.condition_of is not None:
+            self.refuse_write("an insert")
         spec = self.forest.tables.spec(table)
         given = dict(values)
         missing = spec.missing_defaults(given)
@@ -92,6 +112,8 @@ class Transaction(Nesting):
         ------
         RowNotFound, InvalidRow, Deadlock, LockTimeout
         """
+        if self.condition_of is not None:
+            self.refuse_write("an update")
         spec = self.forest.tables.spec(table)
         key, old = self._existing(spec, key)
         for column, default in spec.onupdates.items():
@@ -108,6 +130,8 @@ class Transaction(Nesting):
         ------
         RowNotFound, InvalidRow, Deadlock, LockTimeout
         """
+        if self.condition_of is not None:
+            self.refuse_write("a delete")
         spec = self.forest.tables.spec(table)
         key, old = self._existing(spec, key)
         self._write(spec, key, old, None)
@@ -164,9 +188,33 @@ class Transaction(Nesting):
             No row of the statement is written then.
         """
         self._check_usable()
+        if self.condition_of is not None:
+            self.refuse_write("execute()")
         return _statements.execute(self, statement, parameters)
 
     # -- inside ----------------------------------------------------------------------------
+
+    def refuse_write(self, what: str) -> Never:
+        """Raise `ConditionWrites`. REQUIRES: `condition_of`."""
+        rule = self.condition_of
+        raise ConditionWrites(
+            f"rule {rule}: its condition (when=) may only read, and makes {what}; move that into "
+            f"the action",
+            rule=rule or "",
+        )
+
+    def _begin_child(self, label: str, **options: Any) -> Transaction:
+        child = super()._begin_child(label, **options)
+        if self.condition_of is not None:
+            child.condition_of = self.condition_of
+        return child
+
+    def try_child(self, function: Callable[[Transaction], T], *, label: str) -> T:
+        """Run `function` in a child on this thread, once: not again if it is a deadlock's victim.
+
+        REQUIRES: this thread runs a call of `run_in_parallel`, which has offered the locks.
+        """
+        return self._begin_child(label).call(function)
 
     def lock_rows(self, spec: TableSpec, keys: list[Key]) -> dict[Key, Row | None]:
         """Rows by key, None where absent, locked because somebody writes them at the server."""
@@ -205,15 +253,14 @@ class Transaction(Nesting):
         return self._read(spec, spec.in_order(keys), Mode.X, inserting=inserting)
 
     def write_all(self, spec: TableSpec, versions: Sequence[_statements.Version]) -> None:
-        """Write rows that are locked and checked, then let rules see each of them."""
+        """Write rows that are locked and checked, then let rules see them."""
         with self.kin.latch:
             for key, _, new in versions:
                 self.workspace.write(spec, key, new)
         if self._log is not None:
             for key, old, new in versions:
                 self._log.operated(self, _kind(old, new), spec.name, (key,))
-        for _, old, new in versions:
-            self.forest.listener.changed(self, spec, old, new)
+        self.forest.listener.changed_all(self, spec, versions)
 
     def _got(
         self, spec: TableSpec, keys: list[Key], *, for_update: bool, nowait: bool

@@ -78,6 +78,9 @@ class Spawn:
     cycle : int or None
         Deferred mode: in which cycle of the commit point of `by` the child runs, if the recorder
         knows; all children without one count as of one cycle.
+    group : int or None
+        Immediate mode: together with which other children of `by` it was spawned, as the rules of
+        one event are; priorities order those of one group. All children without one are a group.
     """
 
     by: int
@@ -86,6 +89,7 @@ class Spawn:
     parent: int | None
     priority: int | None = None
     cycle: int | None = None
+    group: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,9 +102,9 @@ def _record(event: Event) -> dict[str, Any]:
         case Operation(by, number, kind, object, saw):
             record = {"event": kind.value, "by": by, "number": number, "object": list(object)}
             return record if saw is None else {**record, "saw": saw}
-        case Spawn(by, child, mode, parent, priority, cycle):
+        case Spawn(by, child, mode, parent, priority, cycle, group):
             record = {"event": mode.value, "by": by, "child": child, "parent": parent}
-            more = {"priority": priority, "cycle": cycle}
+            more = {"priority": priority, "cycle": cycle, "group": group}
             return record | {name: value for name, value in more.items() if value is not None}
         case Delegate(by, to, operations):
             record = {"event": "delegate", "by": by, "to": to}
@@ -185,6 +185,7 @@ def _spawn(mode: SpawnMode) -> Callable[[_Fields], Event]:
         f.number_or_none("parent", required=True),
         f.number_or_none("priority"),
         f.number_or_none("cycle"),
+        f.number_or_none("group"),
     )
 
 

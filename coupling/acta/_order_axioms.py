@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from itertools import groupby
 from typing import TypeAlias
@@ -30,9 +31,13 @@ def check_order(lives: Lives) -> Iterator[Violation]:
                 yield from _next_cycle(lives, parent, deferred)
             yield from _cycles_of_one_commit_point(parent, deferred)
             yield from _deferred_priorities(parent, deferred)
-        immediate = [item for item in working if item[1].mode is SpawnMode.IMMEDIATE]
-        if len(immediate) > 1:
-            yield from _immediate_priorities(parent, immediate)
+        together: dict[int | None, list[_Spawned]] = defaultdict(list)
+        for item in working:
+            if item[1].mode is SpawnMode.IMMEDIATE:
+                together[item[1].group].append(item)
+        for immediate in together.values():
+            if len(immediate) > 1:
+                yield from _immediate_priorities(parent, immediate)
 
 
 def _after_the_parent(parent: Life, deferred: list[_Spawned]) -> Iterator[Violation]:

@@ -32,6 +32,7 @@ class Node:
     mode: SpawnMode | None = None
     cause: Node | None = None
     priority: int | None = None
+    group: int | None = None
     state: str = "active"  # promised, active, at its commit point, committed, aborted
     deferred: list[tuple[int, int | None]] = field(default_factory=list)  # (cycle, priority)
     children: list[Node] = field(default_factory=list)
@@ -110,7 +111,9 @@ class System:
         if node.mode is SpawnMode.IMMEDIATE:
             for mate in node.parent.children:
                 higher = (mate.priority or -9) > (node.priority or -9)
-                if mate.is_live and mate.mode is SpawnMode.IMMEDIATE and higher:
+                if not higher or mate.group != node.group:
+                    continue
+                if mate.is_live and mate.mode is SpawnMode.IMMEDIATE:
                     return
         for other in self.nodes:
             if other not in node.open_to and any(operation.conflicts_with(o) for o in other.access):
@@ -130,13 +133,14 @@ class System:
             return
         priority = self.chance.choice([None, None, 1, 2, 3])
         if mode.is_child:
-            child = self.new(parent=node, mode=mode, priority=priority)
+            group = self.chance.choice([None, None, 1])
+            child = self.new(parent=node, mode=mode, priority=priority, group=group)
             node.children.append(child)
         else:
             child = self.new(mode=mode, cause=node, state="promised")
-            priority = None
+            priority = group = None
         parent = node.id if mode.is_child else None
-        self.events.append(Spawn(node.id, child.id, mode, parent, priority))
+        self.events.append(Spawn(node.id, child.id, mode, parent, priority, group=group))
 
     def defer(self, node: Node) -> None:
         owner, cycle = node, 0

@@ -290,7 +290,7 @@ class Naive:
                 higher = f.priority is not None and (e.priority is None or f.priority > e.priority)
                 if e.mode is DEF and f_cycle == e_cycle and higher and late:
                     found.add((29, tc))
-                if e.mode is IMM and higher:
+                if e.mode is IMM and higher and f.group == e.group:
                     start = next(j for j, g in spawned if g is f)
                     if any(start < q < x for q in c_ops for x in f_ops):
                         found.add((30, tc))

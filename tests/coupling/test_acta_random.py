@@ -80,10 +80,12 @@ def lawless(seed: int) -> History:
     for id in range(3, chance.randrange(4, 9)):
         parent = chance.choice(ids)
         mode = chance.choice([SpawnMode.IMMEDIATE, SpawnMode.DEFERRED])
-        priority, cycle = chance.choice([None, 0, 1, 2]), None
+        priority, cycle, group = chance.choice([None, 0, 1, 2]), None, None
         if mode is SpawnMode.DEFERRED:
             cycle = chance.choice([None, 0, 1])
-        events.append(Spawn(parent, id, mode, parent, priority, cycle))
+        else:
+            group = chance.choice([None, 0])
+        events.append(Spawn(parent, id, mode, parent, priority, cycle, group))
         ids.append(id)
     parents = {e.child: e.parent for e in events if isinstance(e, Spawn)}
     for number in range(1, chance.randrange(2, 30)):

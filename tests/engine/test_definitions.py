@@ -23,8 +23,6 @@ def good(t: adb.Transaction, o: adb.Occurrence) -> None:
     ("options", "message"),
     [
         ({"coupling": "eventually"}, "coupling='eventually' is not one of 'immediate', 'deferred'"),
-        ({"coupling": "causal"}, "'causal' is not one of 'immediate'"),
-        ({"coupling": "exclusive"}, "'exclusive' is not one of 'immediate'"),
         ({"on_abort": "all"}, "on_abort='all' is not one of"),
         ({"priority": "high"}, "priority takes an integer, not 'high'"),
         ({"priority": True}, "priority takes an integer"),

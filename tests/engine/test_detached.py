@@ -209,7 +209,8 @@ def record(ledger: Ledger, firing: str, rule: str, n: int) -> None:
                 "keep": False,
                 "done": False,
             }
-        ]
+        ],
+        held=False,
     )
 
 

@@ -170,7 +170,7 @@ def test_recording_of_random_forests_and_rules_obeys_the_axioms(where: Place) ->
     assert kinds(history) >= {"delete", "spawn_imm", "spawn_def"}
     counts = db.counters()
     for kind, mode in (("transactions", None), ("subtransactions", True)):
-        children = {e.child for e in history.events if isinstance(e, Spawn)}
+        children = {e.child for e in history.events if isinstance(e, Spawn) and e.mode.is_child}
         for outcome, event in (("committed", Commit), ("aborted", Abort)):
             ends = [e for e in history.events if isinstance(e, event)]
             mine = [e for e in ends if (e.by in children) == bool(mode)]

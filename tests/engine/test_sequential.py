@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import signal
 from typing import TYPE_CHECKING
 
 import pytest
 
 import activedb as adb
 from activedb.errors import SerializationConflict
-from tests.databases import PATIENCE_S, until
-from tests.engine.ledger import declare, event, open_ledger
-from tests.engine.sequential_program import define
-from tests.histories.processes import Server, Worker
+from tests.databases import until
+from tests.engine.ledger import declare, event
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from activedb import Occurrence, Transaction
     from tests.engine.ledger import Ledger
 
@@ -159,29 +154,3 @@ def test_sequential_rule_in_the_callers_transaction_waits_for_the_callers_commit
                 ledger.db.signal("E", n=ending)
             getattr(connection, ending)()
     until(lambda: ledger.lines() == ["rule commit"])  # the commit is noticed beside
-
-
-@pytest.mark.crash
-@pytest.mark.parametrize("commit", [1, 2], ids=["of the trigger", "of the rule"])
-@pytest.mark.parametrize("point", ["before flush", "inside flush", "before commit", "after commit"])
-def test_rule_of_a_process_killed_at_a_point_runs_once_if_its_trigger_has_committed(
-    database_url: str, tmp_path: Path, point: str, commit: int
-) -> None:
-    server = Server(database_url)
-    task = {"url": database_url, "point": point, "count": commit}
-    with Worker("tests.engine.sequential_program", task, tmp_path / "log") as worker:
-        worker.wait_ready()
-        worker.go()
-        assert worker.process.wait(PATIENCE_S) == -signal.SIGKILL
-    server.wait_idle()
-    has_committed = commit == 2 or point == "after commit"
-    with adb.connect(database_url) as db:
-        ledger = open_ledger(db)
-        define(ledger)
-        due = has_committed and (commit, point) != (2, "after commit")
-        assert db.recover() == int(due)
-        db.join()
-        assert ledger.balances() == {1: 11 if has_committed else 10}
-        assert ledger.lines() == (["account 1 has 11"] if has_committed else [])
-        assert ledger.pending() == []
-        assert db.recover() == 0

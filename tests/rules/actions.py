@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from activedb import Occurrence, Transaction
 
-__all__ = ["capital", "check", "grow", "is_big", "note"]
+__all__ = ["capital", "check", "grow", "is_big", "is_poor", "note", "peeks"]
 
 noted: list[str] = []
 here = getcwd
@@ -32,6 +32,16 @@ def check(t: Transaction, o: Occurrence, *, limit: int = 5) -> bool:
 def is_big(o: Occurrence) -> bool:
     """Whether the number of an event is a big one."""
     return bool(o.params["n"] > 100)
+
+
+def is_poor(t: Transaction, o: Occurrence) -> bool:
+    """Whether a row's balance is small."""
+    return bool(o.params["balance"] < 5)
+
+
+def peeks(t: Transaction, o: Occurrence) -> bool:
+    """Whether there is a row in a table that the event names."""
+    return t.get(o.params["table"], 1) is not None
 
 
 def _hidden(t: Transaction, o: Occurrence) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import activedb as adb
+from activedb.analysis import Profile, rule_as_dict
 from activedb.errors import ActiveDBError, DefinitionError
 from tests.rules import actions
 from tests.rules.listing import listed, stored
@@ -80,6 +81,7 @@ def test_rules_of_a_list_act_as_if_written_in_code(ledger: Ledger, noted: list[s
             },
             adb.seq(adb.event("A"), ~adb.event("B"), adb.event("C")).same("n").within(45),
         ),
+        ({"any_of": [{"event": "A"}, {"event": "B"}]}, adb.event("A") | adb.event("B")),
         ({"seq": [{"event": "A"}, {"event": "B"}]}, adb.seq(adb.event("A"), adb.event("B"))),
     ],
 )
@@ -100,6 +102,42 @@ def test_table_events_of_data_are_the_expressions_of_code(ledger: Ledger) -> Non
     data = {name: {"on": on, "do": f"{M}:note"} for name, (on, _) in kinds.items()}
     for rule in ledger.db.rules.load(data, modules=[actions]):
         assert rule.on == kinds[rule.name][1]
+
+
+def test_rule_of_data_has_modes_order_and_what_it_says_of_itself(ledger: Ledger) -> None:
+    first, second = ledger.db.rules.load(
+        {
+            "first": {"on": {"event": "A"}, "do": f"{M}:note"},
+            "second": {
+                "on": {"event": "A"},
+                "do": f"{M}:note",
+                "when": f"{M}:check",
+                "condition_action": "deferred",
+                "after": ["first"],
+                "reads": ["accounts.balance", "facts"],
+                "writes": [
+                    "log",
+                    {"inserted": "facts"},
+                    {"updated": "facts", "columns": ["value"]},
+                ],
+                "raises": ["SIGNAL"],
+            },
+        },
+        modules=[actions],
+    )
+    assert (first.condition_action, first.after) == ("immediate", ())
+    assert (second.condition_action, second.after) == ("deferred", ("first",))
+    told = rule_as_dict(Profile.of(second.rule))
+    assert told["reads"] == ["accounts.balance", "facts"]
+    assert told["writes"] == [
+        "insert facts",
+        "update facts.value",
+        "delete log",
+        "insert log",
+        "update log",
+    ]
+    assert told["raises"] == ["SIGNAL"]
+    assert (told["condition_action"], told["after"]) == ("deferred", ["first"])
 
 
 def rule(**fields: Any) -> list[dict[str, Any]]:
@@ -125,7 +163,19 @@ def rule(**fields: Any) -> list[dict[str, Any]]:
         (rule(coupling=["deferred"]), "rule bad: coupling="),
         (rule(on_abort="all"), "rule bad: on_abort='all'"),
         (rule(enabled="no"), "rule bad: enabled is true or false, not 'no'"),
-        (rule(set_oriented=True), "rule bad: set_oriented=True goes together"),
+        (rule(set_oriented=True, coupling="detached"), "rule bad: set_oriented=True goes together"),
+        (rule(condition_action="later"), "rule bad: condition_action='later' is not one of"),
+        (rule(condition_action="detached"), "rule bad: condition_action='detached' says when"),
+        (rule(after="good"), "rule bad: after= takes a list"),
+        (rule(after=["bad"]), "rule bad: after= makes rules wait for each other: bad after bad"),
+        (rule(reads="accounts"), r"rule bad: reads= takes a list"),
+        (rule(writes={"inserted": "accounts"}), "rule bad: writes= takes a list"),
+        (rule(writes=[{"inserted": "acounts"}]), "rule bad: no table 'acounts'"),
+        (rule(writes=[{"event": "A"}]), "rule bad: writes= takes tables"),
+        (rule(raises=[3]), "rule bad: raises= takes names of signals"),
+        (rule(on={"any_of": {"event": "A"}}), "rule bad: any_of takes a list"),
+        (rule(on={"any_of": []}), "rule bad: any_of.. needs events"),
+        (rule(on={"any_of": [{"seq": [{"event": "A"}]}]}), "rule bad: any_of.. and . take prim"),
         (rule(params={"by": 1}), "rule bad: neither the action nor the condition takes"),
         (rule(params=[1]), "rule bad: params takes a mapping"),
         (rule(params={"a b": 1}), "rule bad: a parameter is named like an argument"),

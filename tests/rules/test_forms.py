@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import delete, insert, update
 
 import activedb as adb
-from activedb.errors import DefinitionError, RuleSignatureError
+from activedb.errors import DefinitionError, RuleFailed, RuleSignatureError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -149,7 +149,62 @@ def test_set_oriented_rule_that_fails_alone_keeps_its_set_in_one_letter(ledger: 
     assert [parts[n]["new"]["balance"] for n in ("0", "1")] == [1, 2]
 
 
-@pytest.mark.parametrize("coupling", ["immediate", "detached"])
+def test_set_oriented_immediate_rule_fires_once_for_each_statement(ledger: Ledger) -> None:
+    db, a = ledger.db, ledger.accounts
+    fired: list[tuple[str, list[int]]] = []
+
+    @db.rule(on=adb.updated(a, "balance"), set_oriented=True, priority=9)
+    def together(t: Transaction, o: Occurrence) -> None:
+        fired.append(("set", [row["balance"] for row in o.rows]))
+        ledger.write(t, f"{sum(row['balance'] for row in o.rows)}")
+
+    @db.rule(on=adb.updated(a))
+    def each(t: Transaction, o: Occurrence) -> None:
+        fired.append(("row", [o.new["balance"]]))
+
+    with db.transaction() as t:
+        t.execute(update(a).values(balance=a.c.balance + 1))
+        # The rules of each row see what they saw before there were sets; the set follows.
+        assert fired == [("row", [11]), ("row", [21]), ("set", [11, 21])]
+        fired.clear()
+        t.update(a, 1, balance=0)
+        assert fired == [("set", [0]), ("row", [0])]
+        fired.clear()
+        t.execute(update(a).where(a.c.id == 77).values(balance=5))
+        t.execute(update(a).values(balance=a.c.balance))
+        assert fired == [("row", [0]), ("row", [21])]
+    assert ledger.lines() == ["32", "0"]
+
+
+def test_set_oriented_immediate_rule_sees_inserts_and_deletes_of_a_statement(
+    ledger: Ledger,
+) -> None:
+    db, a = ledger.db, ledger.accounts
+    fired: list[list[int]] = []
+    db.rule(on=adb.inserted(a) | adb.deleted(a), set_oriented=True, name="r")(
+        lambda t, o: fired.append(sorted(row["id"] for row in o.rows))
+    )
+    with db.transaction() as t:
+        t.execute(insert(a), [{"id": n, "balance": n} for n in (3, 4, 5)])
+        t.execute(delete(a).where(a.c.id > 1))
+        db.rules.disable("r")
+        t.execute(insert(a), [{"id": 9, "balance": 0}])
+    assert fired == [[3, 4, 5], [2, 3, 4, 5]]
+
+
+def test_set_oriented_immediate_rule_that_fails_undoes_with_the_statement(ledger: Ledger) -> None:
+    db, a = ledger.db, ledger.accounts
+
+    @db.rule(on=adb.updated(a), set_oriented=True)
+    def rule(t: Transaction, o: Occurrence) -> None:
+        raise ValueError(f"{len(o.rows)} rows")
+
+    with pytest.raises(RuleFailed, match="2 rows"), db.transaction() as t:
+        t.execute(update(a).values(balance=0))
+    assert ledger.balances() == {1: 10, 2: 20}
+
+
+@pytest.mark.parametrize("coupling", ["sequential", "detached", "causal", "exclusive"])
 def test_set_oriented_rule_in_a_mode_without_sets_is_refused(
     in_memory: Ledger, coupling: str
 ) -> None:

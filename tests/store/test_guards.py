@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy import Column, Integer, Table
 
+from activedb.store import Change, TableSpec
 from activedb.store._guards import guard_number
 from tests.databases import PATIENCE_S, in_thread, place, until
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
+    from activedb.store import Store
     from tests.databases import Place
 
 
@@ -86,3 +88,39 @@ def test_guard_holds_between_a_schema_named_and_one_found_on_the_path(
                 until(lambda: plain.exec_driver_sql(waiting).scalar())
             assert t.get(table, 1) is None
         inserting.result(PATIENCE_S)
+
+
+@pytest.mark.parametrize("exclusive", [True, False])
+def test_key_guarded_in_the_message_of_its_read_is_read_after_the_wait(
+    server: Store, exclusive: bool
+) -> None:
+    spec = TableSpec(Table("guarded", server.metadata, Column("id", Integer, primary_key=True)))
+    server.create_all()
+    session, other = server.session(), server.session()
+    try:
+        found = session.lock_rows(spec, [(1,)], exclusive=True, guarding=True)
+        assert found == {(1,): None}
+        reading = in_thread(
+            lambda: other.lock_rows(spec, [(1,)], exclusive=exclusive, guarding=True)
+        )
+        with server.short() as connection:
+            waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+            until(lambda: connection.exec_driver_sql(waiting).scalar())
+        row = spec.complete({"id": 1})
+        session.commit([Change(spec, (1,), None, row)], [(spec, (1,), row)])
+        assert reading.result(PATIENCE_S) == {(1,): row}
+    finally:
+        session.close()
+        other.close()
+
+
+def test_key_guarded_to_insert_tells_the_number_of_the_transaction(server: Store) -> None:
+    spec = TableSpec(Table("guarded", server.metadata, Column("id", Integer, primary_key=True)))
+    server.create_all()
+    session = server.session()
+    try:
+        session.lock_rows(spec, [(1,)], exclusive=True, guarding=True)
+        assert session._number is not None
+        assert server.number_of(session._connection) == session._number
+    finally:
+        session.close()

@@ -1,7 +1,8 @@
-"""A single row is written and committed in one message: what can go wrong inside of it."""
+"""A few rows are written and committed in one message: what can go wrong inside of it."""
 
 from __future__ import annotations
 
+import itertools
 import signal
 import tempfile
 import threading
@@ -13,6 +14,7 @@ from sqlalchemy import Column, ForeignKey, Integer, Table, text
 
 from activedb.errors import (
     ConnectionLost,
+    ConstraintViolation,
     ForeignKeyViolation,
     InvalidRow,
     SerializationConflict,
@@ -109,6 +111,142 @@ def test_row_that_is_locked_and_updated_takes_two_messages(server: Store) -> Non
     assert counts(server, spec) == [2]
 
 
+def plain(store: Store, name: str) -> TableSpec:
+    """A table without constraints, with one row, ``(1, 0)``."""
+    table = Table(
+        name, store.metadata, Column("id", Integer, primary_key=True), Column("n", Integer)
+    )
+    store.create_all()
+    with store.short() as connection:
+        connection.execute(table.insert(), {"id": 1, "n": 0})
+    return TableSpec(table)
+
+
+def commit_all(session: Session, *rows: tuple[TableSpec, Row | None, Row | None]) -> None:
+    changes = []
+    for spec, old, new in rows:
+        row = old or new
+        assert row is not None
+        changes.append(Change(spec, spec.key_of(row), old, new))
+    session.commit(changes, [(c.spec, c.key, c.new) for c in changes])
+
+
+def test_rows_of_several_tables_are_written_and_committed_in_one_message(server: Store) -> None:
+    one, other = plain(server, "one"), plain(server, "other")
+    added = itertools.count(2)
+
+    def change() -> None:
+        key = next(added)
+        with session_of(server) as session:
+            row = locked(session, one)
+            found = session.lock_rows(other, [(key,)], exclusive=True, guarding=True)
+            assert found == {(key,): None}
+            commit_all(
+                session,
+                (one, row, one.changed(row, {"n": row["n"] + 1})),
+                (other, None, other.complete({"id": key, "n": 5})),
+            )
+
+    change()
+    with session_of(server) as session, tempfile.TemporaryFile() as trace:
+        locked(session, one)
+        driver: Any = session._driver
+        session.close()
+        driver.pgconn.trace(trace.fileno())
+        change()
+        driver.pgconn.untrace()
+        trace.seek(0)
+        lines = [line.split(b"\t") for line in trace.read().splitlines()]
+    sent = [fields[3].strip() for fields in lines if fields[1] == b"F"]
+    assert [kind for kind in sent if kind in (b"Sync", b"Query")] == [b"Sync"] * 3
+    assert sent.count(b"Bind") == 7  # BEGIN, SELECT; guard, SELECT; UPDATE, INSERT, COMMIT
+    assert counts(server, one) == [2]
+    assert counts(server, other) == [0, 5, 5]
+
+
+@pytest.mark.parametrize("refused", ["one", "other"])
+def test_row_refused_among_several_is_named_and_none_is_committed(
+    server: Store, refused: str
+) -> None:
+    specs = {name: plain(server, name) for name in ("one", "other")}
+    for n in (1 << 40, 7):
+        rows = []
+        with session_of(server) as session:
+            for name, spec in specs.items():
+                row = locked(session, spec)
+                rows.append((spec, row, spec.changed(row, {"n": n if name == refused else 3})))
+            if n == 7:
+                commit_all(session, *rows)  # on the connection on which it was refused
+            else:
+                with pytest.raises(InvalidRow, match=f"update {refused}:"):
+                    commit_all(session, *rows)
+    assert {name: counts(server, spec) for name, spec in specs.items()} == {
+        name: [7 if name == refused else 3] for name in specs
+    }
+
+
+def test_row_inserted_first_by_somebody_else_among_several_is_a_conflict(server: Store) -> None:
+    one, other = plain(server, "one"), plain(server, "other")
+    with session_of(server) as session:
+        row = locked(session, one)
+        with pytest.raises(SerializationConflict, match=r"other.*first"):
+            commit_all(
+                session,
+                (one, row, one.changed(row, {"n": 1})),
+                (other, None, other.complete({"id": 1, "n": 5})),
+            )
+    assert counts(server, one) == counts(server, other) == [0]
+
+
+def test_rows_refused_by_the_commit_of_their_message_are_not_committed(server: Store) -> None:
+    one, other = plain(server, "one"), plain(server, "other")
+    with server.short() as connection:
+        connection.exec_driver_sql(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS "
+            "$$BEGIN RAISE check_violation USING MESSAGE = 'odd', TABLE = 'one'; END$$"
+        )
+        connection.exec_driver_sql(
+            "CREATE CONSTRAINT TRIGGER refuse AFTER UPDATE ON one INITIALLY DEFERRED "
+            "FOR EACH ROW EXECUTE FUNCTION refuse()"
+        )
+    with session_of(server) as session:
+        rows = [(spec, locked(session, spec)) for spec in (one, other)]
+        with pytest.raises(ConstraintViolation, match="odd") as caught:
+            commit_all(session, *((spec, row, spec.changed(row, {"n": 1})) for spec, row in rows))
+        assert caught.value.table == "one"
+    with server.short() as connection:
+        connection.exec_driver_sql("DROP FUNCTION refuse CASCADE")
+    assert counts(server, one) == counts(server, other) == [0]
+
+
+@pytest.mark.parametrize("point", ["before flush", "inside flush", "before commit"])
+def test_message_that_was_not_sent_leaves_nothing_behind(server: Store, point: str) -> None:
+    one, other = plain(server, "one"), plain(server, "other")
+    points: list[str] = []
+
+    def stop(reached: str) -> None:
+        points.append(reached)
+        if reached == point:
+            raise KeyboardInterrupt
+
+    for is_stopped in (True, False):
+        with session_of(server) as session:
+            rows = [(spec, locked(session, spec)) for spec in (one, other)]
+            new = [(spec, row, spec.changed(row, {"n": 1})) for spec, row in rows]
+            points.clear()
+            server.trigger = stop if is_stopped else points.append
+            if is_stopped:
+                with pytest.raises(KeyboardInterrupt):
+                    commit_all(session, *new)
+                assert points[-1] == point
+                assert counts(server, one) == counts(server, other) == [0]
+            else:
+                commit_all(session, *new)
+                assert points == ["before flush", "inside flush", "before commit", "after commit"]
+    server.trigger = lambda point: None
+    assert counts(server, one) == counts(server, other) == [1]
+
+
 def test_row_refused_when_it_is_written_is_not_committed(server: Store) -> None:
     spec = counted(server)
     with session_of(server) as session:
@@ -193,6 +331,33 @@ def test_message_that_is_cut_off_has_committed_nothing(
         row = locked(session, spec)
         commit(session, spec, row, spec.changed(row, {"n": 7}))
     assert counts(server, spec) == [7]
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [("pg_terminate_backend", ConnectionLost), ("pg_cancel_backend", StatementCancelled)],
+)
+def test_message_of_several_rows_that_is_cut_off_has_committed_nothing(
+    server: Store, how: str, expected: type[Exception]
+) -> None:
+    # Written in the order of the names: the second one is slow.
+    first, second = plain(server, "a"), plain(server, "counted")
+    make_slow(server, "in the write")
+    with session_of(server) as session:
+        rows = [(spec, locked(session, spec)) for spec in (first, second)]
+        new = [(spec, row, spec.changed(row, {"n": 1})) for spec, row in rows]
+        committing = in_thread(commit_all, session, *new)
+        backend = session.backend
+        until(lambda: is_asleep(server, backend))
+        with server.short() as other:
+            other.execute(text(f"SELECT {how}(:pid)"), {"pid": backend})
+        with pytest.raises(expected) as caught:
+            committing.result(PATIENCE_S)
+    if isinstance(caught.value, ConnectionLost):
+        assert caught.value.committed is False
+    with server.short() as connection:
+        connection.exec_driver_sql("DROP FUNCTION slow CASCADE")
+    assert counts(server, first) == counts(server, second) == [0]
 
 
 def test_interrupt_during_the_message_leaves_nothing_behind(server: Store) -> None:

@@ -227,7 +227,7 @@ def check_values(
         assert {(name, done) for name, done in ways if name == "copy_rows"} == expected
 
 
-@pytest.mark.parametrize("count", [FEW, MANY])
+@pytest.mark.parametrize("count", [1, FEW, MANY])
 @pytest.mark.parametrize("kind", EVERYWHERE)
 def test_values_arrive_as_by_single_inserts(
     store: Store, ways: list[tuple[str, bool]], kind: str, count: int
@@ -235,7 +235,7 @@ def test_values_arrive_as_by_single_inserts(
     check_values(store, *EVERYWHERE[kind][:2], count, ways, EVERYWHERE[kind][2])
 
 
-@pytest.mark.parametrize("count", [FEW, MANY])
+@pytest.mark.parametrize("count", [1, FEW, MANY])
 @pytest.mark.parametrize("kind", ON_SERVER)
 def test_values_of_server_types_arrive_as_by_single_inserts(
     server: Store, ways: list[tuple[str, bool]], kind: str, count: int

@@ -1,0 +1,44 @@
+"""Rules that trigger rules: the chain of them, for errors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from activedb.engine._triggered import Triggered
+from activedb.errors import CycleLimitExceeded
+from activedb.transactions import Transaction
+
+__all__ = ["too_deep", "too_many_cycles"]
+
+_SHOWN = 5  # names at either end of a chain
+_PENDING_SHOWN = 10
+
+
+def too_deep(t: Transaction, depth: int, items: Sequence[Triggered]) -> CycleLimitExceeded:
+    """The error for rules that would run `depth` deep, below `t` or as its next level."""
+    return CycleLimitExceeded(
+        f"{t.path}: rules trigger rules {depth} deep: {_shown(items[0].chain)}; give one of them a "
+        f"condition that ends it, or raise cascade_max"
+    )
+
+
+def too_many_cycles(t: Transaction, bound: int, pending: Sequence[Triggered]) -> CycleLimitExceeded:
+    """The error for what is still deferred when the cycles of `t` are used up."""
+    names = sorted({item.rule.name for item in pending})
+    more = f" and {len(names) - _PENDING_SHOWN} more" if len(names) > _PENDING_SHOWN else ""
+    longest = max(pending, key=lambda item: len(item.chain))
+    return CycleLimitExceeded(
+        f"{t.path}: more than {bound} deferred cycles; still deferred: "
+        f"{', '.join(names[:_PENDING_SHOWN])}{more}, triggered by way of {_shown(longest.chain)}. "
+        f"These rules keep triggering each other; give one a condition that ends it, or raise "
+        f"cycles_max"
+    )
+
+
+def _shown(chain: Sequence[str]) -> str:
+    """A chain of rules; of a long one the first and the last."""
+    names = list(chain)
+    if len(names) > 2 * _SHOWN + 1:
+        left_out = len(names) - 2 * _SHOWN
+        names[_SHOWN:-_SHOWN] = [f"… {left_out} more …"]
+    return " → ".join(names)

@@ -1,0 +1,224 @@
+"""Dependencies between live transactions: who waits for whose end, and who has to abort then."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from activedb.errors import Deadlock, TransactionAborted, TransactionStateError
+from activedb.transactions._causal import CausalHierarchy
+from activedb.transactions._node import Node, current_transaction
+from activedb.transactions._states import State
+from coupling import Answer, Dependency, DependencyCycle, DependencyGraph, DependencyKind
+from lockmgr import Deadlock as LockDeadlock
+from lockmgr import EdgeKind
+
+if TYPE_CHECKING:
+    from activedb.transactions._forest import Forest
+    from activedb.transactions._transaction import Transaction
+
+__all__ = ["Dependencies"]
+
+
+class Dependencies:
+    """The dependency graph of one forest, and what follows from it.
+
+    A transaction is in the graph, with its superiors, from the first dependency that it takes part
+    in to its end. What a parent and its children are to each other the forest sees to itself.
+
+    The waits are in the lock manager's wait-for graph, too, so that the deadlock detector sees
+    them. (Saygin, Ulusoy, Chakravarthy, sections 3.3.2 and 4.2.2.)
+
+    Attributes
+    ----------
+    latch : threading.RLock
+        Guards the graph. Taken before the lock manager's latch, after no other; so whoever holds
+        it knows that a transaction whose state is not final yet does not pass on its locks.
+    """
+
+    def __init__(self, forest: Forest):
+        self.latch = threading.RLock()
+        self._forest = forest
+        self._graph: DependencyGraph[int] = DependencyGraph()
+        self._nodes: dict[int, Node] = {}
+        self._waiting: dict[int, Transaction] = {}
+
+    def depend(self, dependent: Node, on: Node) -> None:
+        """Let `dependent` abort if `on` does, and commit after it: an abort dependency.
+
+        If `on` has committed, it is one on the superior that has taken over from it.
+
+        O(depth of both), if nobody depends on the dependent yet. Nothing happens if all of them
+        have committed.
+
+        Raises
+        ------
+        TransactionAborted
+            If one of them has aborted.
+        TransactionStateError
+            If the dependency would close a cycle of transactions that wait for each other's end.
+        """
+        with self.latch:
+            heir = self.heir(on)
+            if heir is None or dependent.is_inferior_of(heir):
+                return  # it has committed, or its fate is that of a superior of both
+            self._enrol(dependent)
+            self._enrol(heir)
+            try:
+                self._graph.depend(dependent.id, DependencyKind.AD, heir.id)
+            except DependencyCycle as error:
+                raise TransactionStateError(
+                    f"{dependent.path} cannot depend on {on.path}: {self._told(error.cycle)}"
+                ) from error
+
+    def heir(self, node: Node) -> Node | None:
+        """Who decides what becomes of `node`: itself, or a superior; None if all have committed.
+
+        REQUIRES: the latch, if the answer is to be true a moment later.
+
+        Raises
+        ------
+        TransactionAborted
+            If one of them has aborted.
+        """
+        found: Node | None = node
+        while found is not None:
+            if found.state is State.ABORTED:
+                raise _broken(f"what was triggered in {node.path} depends on it", found)
+            if found.state is not State.COMMITTED:
+                return found
+            found = found.parent
+        return None
+
+    def await_leave(self, node: Transaction) -> None:
+        """Wait until `node` may commit as far as its dependencies are concerned.
+
+        Raises
+        ------
+        TransactionAborted
+            If it must abort because of one.
+        Deadlock
+            If it is the victim of a deadlock.
+        """
+        if node.id not in self._nodes:
+            return
+        while True:
+            with self.latch:
+                verdict = self._graph.commit(node.id)
+            if verdict.answer is Answer.GO:
+                break
+            on = verdict.because[0].on
+            if verdict.answer is Answer.ABORT:
+                raise _broken(f"{node.path} depends on transaction {on}", None)
+            self._await_end(node, on)
+        if node.hierarchy.cause is not None:
+            # It has ended, but passes on its locks a moment later, and has to do so first.
+            self._forest.locks.await_causes(node.id)
+
+    def await_commit(self, cause: Node) -> None:
+        """Let the current transaction wait until `cause`, and all its superiors, have committed.
+
+        Raises as `await_leave` does.
+        """
+        node = current_transaction()
+        assert node is not None
+        while True:
+            with self.latch:
+                heir = self.heir(cause)
+            if heir is None:
+                return
+            self._await_end(node, heir.id)
+
+    def _await_end(self, node: Transaction, of: int) -> None:
+        self._waiting[node.id] = node
+        try:
+            self._forest.await_end(node, of)
+        finally:
+            del self._waiting[node.id]
+
+    def ending(self, node: Node) -> None:
+        """`node` has committed or aborted, and has its locks: tell those who depend on it.
+
+        If it has aborted, who may use its locks because of that has ended when this returns.
+        """
+        if node.id not in self._nodes:
+            return
+        with self.latch:
+            del self._nodes[node.id]
+            if node.state is State.COMMITTED:
+                self._graph.commit(node.id)
+                consequences = self._graph.committed(node.id)
+            else:
+                consequences = self._graph.aborted(node.id)
+            bound = [self._nodes[dependency.dependent] for dependency in consequences.must_abort]
+        for dependent in bound:
+            dependent.doom(_broken(f"{dependent.path} depends on {node.path}", node))
+        causal = [d.hierarchy for d in bound if isinstance(d.hierarchy, CausalHierarchy)]
+        if causal and node.parent is None:
+            node.hierarchy.session.cancel()  # what one of them has asked for on its connection
+        interrupt: BaseException | None = None
+        for hierarchy in causal:
+            while not hierarchy.ended.is_set():
+                try:
+                    hierarchy.ended.wait()
+                except BaseException as error:
+                    interrupt = error
+        if interrupt is not None:
+            raise interrupt
+
+    def make_room(self, node: Node, error: LockDeadlock) -> bool:
+        """Break a cycle at one who has begun at its own risk; whether there was one.
+
+        That is a causally dependent transaction, or one that waits for the end of a sibling. It
+        aborts, so that `node`, whose request has closed the cycle, need not.
+        """
+        edges = error.report.cycle
+        waiters = {edge.waiter for edge in edges}
+        with self.latch:
+            found: list[Node] = [
+                other
+                for other in self._nodes.values()
+                if other.parent is None
+                and isinstance(other.hierarchy, CausalHierarchy)
+                and other.hierarchy is not node.hierarchy
+                and waiters & other.hierarchy.members
+            ]
+        for edge in edges:
+            waiter = self._waiting.get(edge.waiter)
+            if edge.kind is EdgeKind.DEPENDENCY and waiter is not None and waiter is not node:
+                found.append(waiter)
+        for other in found:
+            deadlock = Deadlock(
+                f"deadlock, and {other.path} gives way, because it depends on a transaction that "
+                f"has not ended: {error}"
+            )
+            deadlock.exhausted = other.parent is None
+            if other.doom(deadlock):
+                self._forest.counters.add("dependents_gave_way")
+        return bool(found)
+
+    # -- inside; REQUIRES: the latch ---------------------------------------------------------
+
+    def _enrol(self, node: Node) -> None:
+        line: list[Node] = []
+        found: Node | None = node
+        while found is not None and found.id not in self._nodes:
+            line.append(found)
+            found = found.parent
+        for node in reversed(line):
+            self._graph.add(node.id, parent=None if node.parent is None else node.parent.id)
+            self._graph.begin(node.id)
+            self._nodes[node.id] = node
+
+    def _told(self, cycle: tuple[Dependency[int], ...]) -> str:
+        return "; ".join(
+            f"{self._nodes[edge.dependent].path} waits for the end of {self._nodes[edge.on].path}"
+            for edge in cycle
+        )
+
+
+def _broken(what: str, ended: Node | None) -> TransactionAborted:
+    which = "that one" if ended is None else ended.path
+    return TransactionAborted(
+        f"{what}, and {which} aborted", transaction=0 if ended is None else ended.id
+    )

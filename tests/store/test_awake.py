@@ -1,0 +1,73 @@
+"""Waiting awake: who looks, when, and for how long."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from activedb.store._awake import Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="one core is for the server")
+
+
+@contextmanager
+def watched(*, is_alone: bool = True) -> Iterator[tuple[Watch, socket.socket, list[int]]]:
+    """A watch, the other end of what it watches, and a list that grows each time it looks."""
+    looks: list[int] = []
+
+    def asked() -> bool:
+        looks.append(1)
+        return is_alone
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield Watch(ours.fileno(), asked), theirs, looks
+
+
+def test_watch_whose_answer_is_there_looks_every_time() -> None:
+    with watched() as (watch, theirs, looks):
+        theirs.send(b"answer")
+        for _ in range(10):
+            watch.look()
+    assert len(looks) == 10
+
+
+def test_watch_whose_answers_do_not_come_looks_half_as_often_each_time() -> None:
+    with watched() as (watch, _, looks):
+        looked = []
+        for number in range(40):
+            before = len(looks)
+            watch.look()
+            if len(looks) > before:
+                looked.append(number)
+    assert looked == [0, 2, 6, 14, 30]
+
+
+def test_watch_that_has_waited_in_vain_looks_every_time_again_when_an_answer_came() -> None:
+    with watched() as (watch, theirs, looks):
+        for _ in range(3):
+            watch.look()
+        theirs.send(b"answer")
+        while len(looks) < 3:
+            watch.look()
+        looks.clear()
+        for _ in range(10):
+            watch.look()
+    assert len(looks) == 10
+
+
+def test_watch_that_is_not_alone_does_not_wait() -> None:
+    with watched(is_alone=False) as (watch, _, looks):
+        began_s = time.thread_time()
+        for _ in range(100):
+            watch.look()
+        assert time.thread_time() - began_s < 0.01  # a hundred waits would take 30 ms of work
+    assert len(looks) == 100
