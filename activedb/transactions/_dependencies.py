@@ -5,7 +5,12 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from activedb.errors import Deadlock, TransactionAborted, TransactionStateError
+from activedb.errors import (
+    Deadlock,
+    TransactionAborted,
+    TransactionCancelled,
+    TransactionStateError,
+)
 from activedb.transactions._causal import CausalHierarchy
 from activedb.transactions._node import Node, current_transaction
 from activedb.transactions._states import State
@@ -42,6 +47,7 @@ class Dependencies:
         self._graph: DependencyGraph[int] = DependencyGraph()
         self._nodes: dict[int, Node] = {}
         self._waiting: dict[int, Transaction] = {}
+        self._is_closed = False
 
     def depend(self, dependent: Node, on: Node) -> None:
         """Let `dependent` abort if `on` does, and commit after it: an abort dependency.
@@ -132,7 +138,10 @@ class Dependencies:
     def _await_end(self, node: Transaction, of: int) -> None:
         self._waiting[node.id] = node
         try:
-            self._forest.await_end(node, of)
+            if self._is_closed:
+                raise _closed(node)
+            with self._forest.pool.resting():
+                self._forest.await_end(node, of)
         finally:
             del self._waiting[node.id]
 
@@ -197,6 +206,12 @@ class Dependencies:
                 self._forest.counters.add("dependents_gave_way")
         return bool(found)
 
+    def close(self) -> None:
+        """Let nobody wait any longer for the end of a transaction that was left open."""
+        self._is_closed = True
+        for node in list(self._waiting.values()):
+            node.doom(_closed(node))
+
     # -- inside; REQUIRES: the latch ---------------------------------------------------------
 
     def _enrol(self, node: Node) -> None:
@@ -215,6 +230,12 @@ class Dependencies:
             f"{self._nodes[edge.dependent].path} waits for the end of {self._nodes[edge.on].path}"
             for edge in cycle
         )
+
+
+def _closed(node: Node) -> TransactionCancelled:
+    return TransactionCancelled(
+        f"the database was closed while {node.path} waited for the end of another transaction"
+    )
 
 
 def _broken(what: str, ended: Node | None) -> TransactionAborted:

@@ -106,6 +106,7 @@ class Forest:
         """Let the queued tasks end, then end every thread of the forest; safe to call again."""
         self.watched.close()
         self.joined.close()
+        self.dependencies.close()
         self.pool.close()
         self.crossing.close()
         self.deadlines.close()

@@ -19,7 +19,8 @@ from __future__ import annotations
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Generic, TypeVar, cast
 
 from activedb.errors import TransactionStateError
@@ -28,6 +29,7 @@ __all__ = ["Pool", "Task"]
 
 T = TypeVar("T")
 
+_RESTING_MAX = 64
 _NESTED_MAX = 16
 """Tasks that one thread has begun and not ended, each inside the wait of the one before."""
 
@@ -115,9 +117,10 @@ class _Worker:
 class Pool:
     """At most `threads` daemon threads that run, started as they are needed.
 
-    A thread that waits for a task does not count as running. When it goes on it counts again at
-    once, and never waits for leave to do so: what it holds, others may be waiting for. No more
-    run because of that, as the thread that has ended the task counts no longer.
+    A thread that waits for a task, or is `resting`, does not count as running. When it goes on it
+    counts again at once, and never waits for leave to do so: what it holds, others may be waiting
+    for. After a wait for a task no more run because of that, as the thread that has ended the task
+    counts no longer; after a rest one too many runs until the next task ends.
 
     Latch: ``_latch``; nothing else is taken under it.
     """
@@ -127,6 +130,7 @@ class Pool:
         self._latch = threading.Lock()
         self._queue: deque[Task[object]] = deque()
         self._running = 0
+        self._resting = 0
         self._idle: list[_Worker] = []
         self._alive: set[_Worker] = set()
         self._closed = False
@@ -178,6 +182,27 @@ class Pool:
                     task.sleepers.remove(sleeper)
                     self._running += sleeper.is_counted
             raise
+
+    @contextmanager
+    def resting(self) -> Iterator[None]:
+        """While the block sleeps, and not for a task, let another thread run instead of this one.
+
+        So those who wait for what only others can end do not use up the pool. At most 64 rest:
+        then a further one counts as running.
+        """
+        with self._latch:
+            may_rest = _here.pool is self and self._resting < _RESTING_MAX
+            self._resting += may_rest
+            self._running -= may_rest
+            must_wake = may_rest and bool(self._queue) and self._may_run_more()
+        try:
+            if must_wake:
+                self._wake_one()
+            yield
+        finally:
+            with self._latch:
+                self._resting -= may_rest
+                self._running += may_rest
 
     def close(self) -> None:
         """Let the threads finish what is queued, then end them."""

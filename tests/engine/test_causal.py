@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError
 import activedb as adb
 from activedb.errors import SerializationConflict, TransactionAborted
 from tests.databases import PATIENCE_S, in_thread, until
-from tests.engine.ledger import declare, event
+from tests.engine.ledger import declare, event, open_ledger
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -355,6 +355,43 @@ def test_causal_rule_in_the_callers_transaction_waits_for_the_callers_commit(
                 ledger.db.signal("E", n=ending)
             getattr(connection, ending)()
     until(lambda: ledger.lines() == ["commit"])  # the commit is noticed beside
+
+
+def test_causal_rules_that_wait_leave_the_pool_to_others(ledger: Ledger) -> None:
+    db, latch = ledger.db, threading.Lock()
+    waiting: list[int] = []
+    meeting = threading.Barrier(2, timeout=PATIENCE_S)
+
+    @db.rule(on=adb.event("E"), coupling="causal")
+    def rule(t: Transaction, o: Occurrence) -> None:
+        with latch:
+            waiting.append(o.params["n"])
+
+    with db.transaction() as t:
+        for n in range(2 * db.settings.threads):
+            db.signal("E", n=n)
+        until(lambda: len(waiting) == 2 * db.settings.threads)
+        for child in [t.spawn(lambda s: meeting.wait()) for _ in range(2)]:
+            child.result()  # so one of them has got a thread of the pool
+    db.join()
+    assert ledger.pending() == []
+
+
+def test_database_can_be_closed_while_a_causal_rule_waits() -> None:
+    ledger = open_ledger(adb.connect("memory://"))
+    steps = Steps()
+
+    @ledger.db.rule(on=adb.event("E"), coupling="causal")
+    def rule(t: Transaction, o: Occurrence) -> None:
+        steps.reach("has run")
+
+    t = ledger.db.transaction()
+    t.__enter__()
+    ledger.db.signal("E")
+    steps.wait("has run")
+    in_thread(ledger.db.close).result(PATIENCE_S)
+    with pytest.raises(adb.errors.ActiveDBError):
+        t.__exit__(None, None, None)
 
 
 @pytest.mark.parametrize("seed", range(2 * SCALE))

@@ -212,3 +212,40 @@ def test_pool_thread_survives_what_ends_programs(kind: type[BaseException]) -> N
     assert pool.submit(lambda: 7).result() == 7
     assert len(pool._alive) == 1
     pool.close()
+
+
+def test_pool_thread_that_rests_lets_another_one_run() -> None:
+    pool = Pool(1)
+    go = threading.Event()
+
+    def rest() -> None:
+        with pool.resting():
+            assert go.wait(PATIENCE_S)
+
+    resting = [pool.submit(rest) for _ in range(3)]
+    assert pool.submit(lambda: "ran").result() == "ran"
+    until(lambda: pool._resting == 3)
+    in_pool = in_thread(pool.submit(threading.get_ident).wait)
+    in_pool.result(PATIENCE_S)
+    go.set()
+    for task in resting:
+        task.wait()
+    pool.close()
+    assert (pool._running, pool._resting) == (0, 0)
+
+
+def test_pool_does_not_let_any_number_of_threads_rest() -> None:
+    pool = Pool(2)
+    go = threading.Event()
+
+    def rest() -> None:
+        with pool.resting():
+            assert go.wait(PATIENCE_S)
+
+    tasks = [pool.submit(rest) for _ in range(100)]
+    until(lambda: pool._resting == 64 and len(pool._alive) == 66)
+    go.set()
+    for task in tasks:
+        until(lambda task=task: task.done)  # type: ignore[misc]
+    pool.close()
+    assert (pool._running, pool._resting) == (0, 0)
