@@ -1,4 +1,4 @@
-"""The README's Python runs as it stands."""
+"""The Python of the README, and of the guide to coupling modes, runs as it stands."""
 
 from __future__ import annotations
 
@@ -10,8 +10,14 @@ from pathlib import Path
 
 import pytest
 
-README = Path(__file__).resolve().parents[1] / "README.md"
-BLOCKS = re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), re.M | re.S)
+ROOT = Path(__file__).resolve().parents[1]
+BLOCKS = [
+    block
+    for name in ("README.md", "docs/coupling.md")
+    for block in re.findall(
+        r"^```python\n(.*?)^```", (ROOT / name).read_text(encoding="utf-8"), re.M | re.S
+    )
+]
 
 
 def test_readme_has_python() -> None:
