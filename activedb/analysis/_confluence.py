@@ -80,13 +80,13 @@ def pairs_among(profiles: Sequence[Profile], edges: Sequence[Edge]) -> tuple[Pai
     for edge in edges:
         leaving.setdefault(edge.source, []).append(edge)
     found: dict[tuple[str, str], tuple[str, dict[Conflict, None]]] = {}
-    for together, group in _groups(profiles):
+    for together, mode, group in _groups(profiles):
         members = [spheres[profile.name] for profile in group]
         for a, b in _touching(members, leaving):
             if place[a.profile.name] > place[b.profile.name]:
                 a, b = b, a
             pair = (a.profile.name, b.profile.name)
-            if pair in found or _is_ordered(a.profile, b.profile):
+            if pair in found or _is_ordered(mode, a.profile, b.profile):
                 continue
             conflicts = dict.fromkeys(_conflicts(a, b, leaving))
             if conflicts:
@@ -99,12 +99,15 @@ def pairs_among(profiles: Sequence[Profile], edges: Sequence[Edge]) -> tuple[Pai
     )
 
 
-def _groups(profiles: Sequence[Profile]) -> Iterator[tuple[str, list[Profile]]]:
-    """Rules that may run together, with how: by coupling, and by event or commit point."""
+def _groups(profiles: Sequence[Profile]) -> Iterator[tuple[str, Coupling, list[Profile]]]:
+    """Rules that may run together, with how: by coupling, and by event or commit point.
+
+    Those whose action is coupled otherwise are among its mates, too.
+    """
     for mode in Coupling:
-        members = [p for p in profiles if p.coupling is mode]
+        members = [p for p in profiles if mode in (p.coupling, p.acts_in)]
         if not mode.starts_at_event:
-            yield f"{mode}, at one commit point", members
+            yield f"{mode}, at one commit point", mode, members
             continue
         by_key: dict[tuple[str, str], list[Profile]] = {}
         for profile in members:
@@ -112,14 +115,12 @@ def _groups(profiles: Sequence[Profile]) -> Iterator[tuple[str, list[Profile]]]:
                 by_key.setdefault(key, []).append(profile)
         for (kind, name), triggered in sorted(by_key.items()):
             event = name if kind == "event" else f"{kind} {name}"
-            yield f"{mode}, at one event: {event}", triggered
+            yield f"{mode}, at one event: {event}", mode, triggered
 
 
-def _is_ordered(a: Profile, b: Profile) -> bool:
+def _is_ordered(mode: Coupling, a: Profile, b: Profile) -> bool:
     """Whether one comes after the other; top-level transactions start together."""
-    return a.coupling.is_child and (
-        a.priority != b.priority or a.name in b.after or b.name in a.after
-    )
+    return mode.is_child and (a.priority != b.priority or a.name in b.after or b.name in a.after)
 
 
 def _touching(

@@ -13,7 +13,7 @@ from activedb.analysis._profile import Profile, Role
 from activedb.analysis._triggering import Edge
 from activedb.errors import DefinitionError
 from activedb.spelling import did_you_mean
-from coupling import Coupling, priority_groups
+from coupling import Coupling, OrderCycle, ordered_groups, priority_groups
 
 __all__ = ["Explanation", "Step", "explain", "profile_named"]
 
@@ -148,14 +148,25 @@ def _steps(
             if item[0].coupling.is_child is is_child
             and item[0].coupling.starts_at_event is at_event
         ]
-        if not is_child:
-            groups = [members]  # priorities order children only
-        else:
-            groups = priority_groups(members, lambda item: item[0].priority)
+        groups = _in_turn(members) if is_child else [members]  # only children are in order
         for turn, group in enumerate(groups, start=1):
             for profile, reason in group:
                 steps.append(_unfolded(profile, turn, reason, by_name, leaving, told, depth))
     return tuple(steps)
+
+
+def _in_turn(members: Sequence[tuple[Profile, str]]) -> list[list[tuple[Profile, str]]]:
+    """Groups that run one after another; by priority alone where `after` goes round."""
+    try:
+        groups = ordered_groups(
+            members,
+            name=lambda item: item[0].name,
+            priority=lambda item: item[0].priority,
+            after=lambda item: item[0].after,
+        )
+    except OrderCycle:
+        return priority_groups(members, lambda item: item[0].priority)
+    return [group.items for group in groups]
 
 
 def _unfolded(

@@ -107,6 +107,21 @@ class Profile:
         )
 
     @property
+    def acts_in(self) -> Coupling:
+        """How the action's transaction is coupled to the triggering one.
+
+        A child's deferred action waits like a deferred rule, and its detached one runs like a
+        detached rule; all others are coupled as the rule.
+        """
+        if not self.coupling.is_child:
+            return self.coupling
+        if self.condition_action is ConditionAction.DEFERRED:
+            return Coupling.DEFERRED
+        if self.condition_action is ConditionAction.DETACHED:
+            return Coupling.DETACHED
+        return self.coupling
+
+    @property
     def completing(self) -> frozenset[tuple[str, str]]:
         """Keys of the events that trigger it."""
         return frozenset(part.key for part in self.listens if part.role is Role.COMPLETES)

@@ -56,11 +56,13 @@ def _sphere(
         name for name in inner[root.name] if not waits or by_name[name].coupling.starts_at_event
     ]
     rules = dict.fromkeys([root.name, *first])
-    waiting = deque(rules)
-    waiting.popleft()
+    # The rule itself is followed once more if it is reached again: it does not wait then.
+    followed = set(first)
+    waiting = deque(first)
     while waiting:
         for name in inner[waiting.popleft()]:
-            if name not in rules:
+            if name not in followed:
+                followed.add(name)
                 rules[name] = None
                 waiting.append(name)
     changes: dict[str, dict[Change, str]] = {}

@@ -115,7 +115,7 @@ def _cycle(
     is_certain: bool,
 ) -> Cycle:
     rules = tuple(sorted(names, key=place.__getitem__))
-    modes = {name: by_name[name].coupling for name in rules}
+    modes = {name: by_name[name].acts_in for name in rules}
     restarts = tuple(name for name in rules if not modes[name].is_child)
     nesting = any(mode.is_child and mode.starts_at_event for mode in modes.values())
     deferred = nx.DiGraph()

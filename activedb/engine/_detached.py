@@ -4,38 +4,31 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
+from weakref import WeakKeyDictionary
 
+from activedb.engine._firings import STREAM_RUN, coupling_of, is_of_firing, named, row_of
 from activedb.engine._letters import Letter
-from activedb.engine._names import shortened
+from activedb.engine._of_batches import FiringsOfBatches
 from activedb.engine._quarantine import failure_of
-from activedb.engine._triggered import Firing, Part, Triggered, triggered_of
+from activedb.engine._triggered import SYSTEMIC, Firing, Triggered, triggered_of
 from activedb.engine._triggering import Triggering
 from activedb.errors import (
     ActiveDBError,
     BadEvent,
-    ConnectionLost,
-    Deadlock,
-    LockTimeout,
     RuleFailed,
-    SerializationConflict,
     TransactionStateError,
 )
-from activedb.events import encode
 from activedb.rules import Catalog, Rule
 from activedb.store import Journal
 from activedb.transactions import Forest, Run, Transaction, current_transaction
 from coupling import Coupling
 
-__all__ = ["STREAM_RUN", "Detached"]
+__all__ = ["Detached"]
 
 _LOG = logging.getLogger(__name__)
-STREAM_RUN = "stream/"
-"""Names of runs that are replayed after a crash start with this."""
-
-_NAME_MAX = 400  # characters of the column
 _CLAIMED_MAX = 1_000  # at a time
 
 
@@ -56,12 +49,14 @@ class Detached:
 
     Attributes
     ----------
+    of_batches : FiringsOfBatches
     on_ended : callable ``(running)``
         Called when one has ended, with the number of those that are left.
     """
 
     def __init__(self, journal: Journal, catalog: Catalog):
         self.journal = journal
+        self.of_batches = FiringsOfBatches(journal)
         self.forest: Forest
         self.triggering: Triggering
         self._catalog = catalog
@@ -69,23 +64,20 @@ class Detached:
         self._running: set[str] = set()
         # Started, and given up for now: recorded, and to be tried again.
         self._left: dict[str, Firing] = {}
+        # Queued ones, which a worker of this very process must not begin before the transaction
+        # that records them has ended.
+        self._committing: WeakKeyDictionary[Transaction, set[str]] = WeakKeyDictionary()
         # Rules of which somebody has recorded firings, and which are not defined here.
         self._strange: set[str] = set()
         self.on_ended: Callable[[int], object] = lambda running: None
         self._early: set[str] = set()  # causally dependent ones, before the triggering commit
-        # Firings of batches: those that doing the batch again must not start, and those of
-        # them whose outcome is not durable yet.
-        self._known: set[str] = set()
-        self._unfinished: dict[str, dict[str, Any]] = {}
-        # Those unfinished ones that a row stands for, because their batch has committed.
-        self._settled: set[str] = set()
 
     def fire(self, t: Transaction, items: list[Triggered], event: int) -> None:
         """Start the detached rules that the `event`-th event of `t` triggered."""
         run = t.hierarchy.run
         due: dict[str, Triggered] = {}
-        for name, item in _named(t, items, event):
-            if name not in (self._known if run.is_batch else run.fired):
+        for name, item in named(t, items, event):
+            if not (self.of_batches.is_known(name) if run.is_batch else name in run.fired):
                 due[name] = item
             if run.is_batch:
                 run.fired.add(name)
@@ -94,7 +86,7 @@ class Detached:
         recorded = {}
         for name, item in due.items():
             try:
-                recorded[name] = _row(name, run, item)
+                recorded[name] = row_of(name, run, item)
             except RuleFailed as failed:
                 self.triggering.counters.add("rules_failed")
                 letter = asdict(Letter.of_rule(name, item.occurrence, failed))
@@ -103,15 +95,13 @@ class Detached:
                 else:
                     self.journal.keep_letter(letter)
         if run.is_batch:
-            with self._idle:
-                self._known |= due.keys()
-                self._unfinished |= recorded
+            self.of_batches.add(due, recorded)
         elif recorded:
             new = recorded.keys() if is_late else self.journal.record(recorded.values())
             run.fired |= due.keys()
             recorded = {name: row for name, row in recorded.items() if name in new}
         for name in recorded:
-            t.spawns(name, _mode(due[name], Coupling.DETACHED))
+            t.spawns(name, coupling_of(due[name], Coupling.DETACHED))
         if is_late:
             self.start_late([Firing(row, due[name]) for name, row in recorded.items()])
         elif not self.journal.is_queued:
@@ -128,21 +118,24 @@ class Detached:
         Returns with them a letter for each whose occurrence cannot be kept.
         """
         firings, letters = [], []
-        for name, item in _named(t, items, event):
+        for name, item in named(t, items, event):
             try:
-                row = _row(name, t.hierarchy.run, item)
+                row = row_of(name, t.hierarchy.run, item)
             except RuleFailed as failed:
                 letters.append(Letter.of_rule(name, item.occurrence, failed))
             else:
                 # What has committed is not done again, and has not to find this one done.
                 firings.append(Firing(row | {"keep": False}, item))
-                t.spawns(name, _mode(item, Coupling.SEQUENTIAL))
+                t.spawns(name, coupling_of(item, Coupling.SEQUENTIAL))
         return firings, letters
 
     def record(self, t: Transaction, firings: list[Firing]) -> None:
         """Record firings in the commit of the top-level transaction `t`."""
         here = [firing.row for firing in firings if self._runs(firing)]
         anywhere = [firing.row for firing in firings if not self._runs(firing)]
+        if anywhere:
+            with self._idle:
+                self._committing[t] = {row["firing"] for row in anywhere}
 
         def write(connection: Any) -> None:
             self.journal.record_on(connection, here, held=True)
@@ -153,7 +146,12 @@ class Detached:
     def start(self, firings: list[Firing]) -> None:
         """Start firings that are recorded, if they run here; those that cannot be stay pending."""
         for firing in firings:
-            if not self._runs(firing):
+            name = firing.row["firing"]
+            with self._idle:
+                for names in self._committing.values():
+                    names.discard(name)
+                is_ours = self._left.pop(name, None) is not None
+            if not is_ours and not self._runs(firing):
                 continue
             try:
                 self._start(firing.row, firing.triggered)
@@ -208,7 +206,7 @@ class Detached:
             run = Run(name=name, is_detached=True, is_retried=True)
             self.forest.causal(cause, run).call(self._work_of(firing.row, firing.triggered))
             quarantine.succeeded(firing.triggered.rule.name)
-        except _TRY_LATER:
+        except SYSTEMIC:
             return False
         except _DoneElsewhere:
             return True
@@ -287,7 +285,12 @@ class Detached:
                 self._bury_unread(row, error)
                 continue
             started += 1
-            self._start(row, item)
+            with self._idle:
+                is_early = any(row["firing"] in names for names in self._committing.values())
+                if is_early:
+                    self._left[row["firing"]] = Firing(row, item)
+            if not is_early:
+                self._start(row, item)
         return started
 
     def start_left(self) -> int:
@@ -337,35 +340,6 @@ class Detached:
         except TransactionStateError:  # closed meanwhile
             self._ended(name)
 
-    # -- streams ---------------------------------------------------------------------------
-
-    def remember_done(self, run_prefix: str) -> None:
-        """Read which firings of a stream are done although their batch has not committed."""
-        self._known.update(self.journal.done(run_prefix))
-
-    def settle(self, connection: Any, run: Run) -> None:
-        """Within the commit of a batch: record its unfinished firings, forget the done ones."""
-        with self._idle:
-            rows = [self._unfinished[name] for name in run.fired if name in self._unfinished]
-        if self.journal.is_queued:
-            # None has been started, so none needs to be found done by a try at the batch.
-            rows = [row | {"keep": False} for row in rows]
-        self.journal.record_on(connection, rows)
-        self.journal.forget_done(connection, sorted(run.fired))
-
-    def committed(self, run: Run) -> None:
-        """Take note that a batch has committed and will not be done again."""
-        with self._idle:
-            self._known -= run.fired
-            if self.journal.is_queued:
-                for name in run.fired:
-                    self._unfinished.pop(name, None)
-            self._settled |= run.fired & self._unfinished.keys()
-
-    def forget_done(self, run_prefix: str) -> None:
-        """Delete the done firings of a stream's batches, all of which have committed."""
-        self.journal.prune(run_prefix)
-
     # -- running ---------------------------------------------------------------------------
 
     def _start(self, row: dict[str, Any], item: Triggered) -> None:
@@ -394,18 +368,18 @@ class Detached:
             lazily = row["run"].startswith(STREAM_RUN)
             run = Run(name=firing, is_detached=True, lazily=lazily)
             self.forest.run(self._work_of(row, item), run)
-        except _TRY_LATER:
+        except SYSTEMIC:
             # It stays recorded, or unfinished until its batch records it.
             self._leave(row, item)
             _LOG.warning("rule %s is left pending", item.rule.name, exc_info=True)
         except _DoneElsewhere:
             _LOG.info("another process ran %s", firing)
-            self._is_durable(firing)
+            self.of_batches.is_durable(firing)
         except BaseException as error:
             self.give_up(row, item, error)
         else:
             self.triggering.runner.quarantine.succeeded(item.rule.name)
-            self._is_durable(firing)
+            self.of_batches.is_durable(firing)
         finally:
             self._ended(firing)
 
@@ -423,20 +397,16 @@ class Detached:
 
         return work
 
-    def _is_durable(self, firing: str) -> None:
-        """The outcome of a firing is in the database: its batch need not record it any more."""
-        with self._idle:
-            self._unfinished.pop(firing, None)
-            self._settled.discard(firing)
-
     def _must_stay(self, row: dict[str, Any]) -> bool:
         """Whether what triggered a firing may be done again, and has to find it done."""
         if not row["keep"]:
             return False
+        if not is_of_firing(row["run"]):
+            return not self.of_batches.is_settled(row["firing"])
         with self._idle:
-            if "#" in row["run"]:  # a detached rule; of one that is recorded the journal knows
-                return row["run"] in self._early or row["run"] in self._unfinished
-            return row["firing"] not in self._settled
+            is_early = row["run"] in self._early
+        # Of one that is recorded the journal knows.
+        return is_early or self.of_batches.is_unfinished(row["run"])
 
     def give_up(self, row: dict[str, Any], item: Triggered, error: BaseException) -> None:
         """Put the firing of a rule that raised into the dead-letter table."""
@@ -446,7 +416,7 @@ class Detached:
         self.triggering.runner.quarantine.failed(rule, error)
         try:
             self.journal.bury(row, asdict(letter), keep=self._must_stay(row))
-            self._is_durable(row["firing"])
+            self.of_batches.is_durable(row["firing"])
         except ActiveDBError:
             self._leave(row, item)
             _LOG.warning("rule %s is left pending", rule, exc_info=True)
@@ -463,38 +433,5 @@ class Detached:
             self._left[row["firing"]] = Firing(row, item)
 
 
-def _named(t: Transaction, items: list[Triggered], event: int) -> Iterator[tuple[str, Triggered]]:
-    """What the `event`-th event of `t` triggered, with the names of the firings."""
-    for number, item in enumerate(items):
-        yield shortened(f"{t.path}#{event}.{number}.{item.rule.name}", _NAME_MAX), item
-
-
-def _mode(item: Triggered, of_action: Coupling) -> Coupling:
-    """How a firing is coupled to the transaction in which it was triggered."""
-    return of_action if item.part is Part.ACTION else item.rule.coupling
-
-
-def _row(name: str, run: Run, item: Triggered) -> dict[str, Any]:
-    """A firing as it is recorded; raises `RuleFailed` if its occurrence cannot be kept."""
-    try:
-        occurrence = encode(item.occurrence)
-    except BadEvent as error:
-        rule = item.rule.name
-        raise RuleFailed(f"rule {rule} failed: {error}", rule=rule) from error
-    if item.part is not Part.RULE:
-        occurrence["part"] = str(item.part)
-    return {
-        "firing": name,
-        "run": run.name,
-        "rule": item.rule.name,
-        "occurrence": occurrence,
-        "keep": run.is_batch or run.is_detached,
-        "done": False,
-    }
-
-
 class _DoneElsewhere(ActiveDBError):
     """The firing was finished by another process; this try has to abort."""
-
-
-_TRY_LATER = (ConnectionLost, Deadlock, LockTimeout, SerializationConflict)

@@ -106,26 +106,23 @@ class Runner:
         """
         s.running = _Running(item, depth)
         began = time.perf_counter()
-        rule, o = item.rule, item.occurrence
-        mode = rule.condition_action
-        if rule.when is not None and item.part is Part.RULE:
-            if mode is ConditionAction.SEQUENTIAL:
-                if not holds_beside(s, item):
-                    return False
-            elif not holds(s, item):
+        rule = item.rule
+        has_condition = rule.when is not None and item.part is Part.RULE
+        mode = rule.condition_action if has_condition else ConditionAction.IMMEDIATE
+        if mode is ConditionAction.SEQUENTIAL:
+            if not holds_beside(s, item):
                 return False
-            elif mode is ConditionAction.DETACHED:
-                self._fire_action(s, item.action)
-                return False
-            elif mode is ConditionAction.DEFERRED:
-                if s.parent is not None:
-                    return True
+        elif has_condition and not holds(s, item):
+            return False
+        elif mode is ConditionAction.DETACHED:
+            self._fire_action(s, item.action)
+            return False
+        elif mode is ConditionAction.DEFERRED:
+            if s.parent is None:
                 self._trails.defer(s, [item.action])
-                return False
-            else:
-                rule.act(s, o)
+            return s.parent is not None
         else:
-            rule.act(s, o)
+            rule.act(s, item.occurrence)
         self._counters.add("rules_fired")
         self.latencies.record(time.perf_counter() - began)
         return False
@@ -236,7 +233,7 @@ class Runner:
             self._trails.defer(t, [item.action])
 
     def _fire_action(self, s: Transaction, action: Triggered) -> None:
-        """Have an action run in a top-level transaction, which `s`, where it is due, names.
+        """Have an action run in a top-level transaction of its own.
 
         That of a causal rule is recorded by the commit of `s`, which depends on the triggering one.
         """

@@ -12,7 +12,8 @@ from contextlib import nullcontext
 from dataclasses import asdict, replace
 from typing import Any
 
-from activedb.engine._detached import STREAM_RUN, Detached
+from activedb.engine._detached import Detached
+from activedb.engine._firings import STREAM_RUN
 from activedb.engine._letters import Letter
 from activedb.engine._triggered import Fed, is_systemic
 from activedb.engine._triggering import Triggering
@@ -128,7 +129,7 @@ class StreamRun:
         if self._detached.recover():  # those that a lost connection or a lock kept from ending
             self._detached.join()
         if last is not None:
-            self._detached.forget_done(self._run_name(last))
+            self._detached.of_batches.forget_done(self._run_name(last))
 
     @property
     def punctuation_us(self) -> int | None:
@@ -226,7 +227,7 @@ class StreamRun:
             # offending event alone is undone.
             run.careful = True
             self._forest.run(body, run)
-        self._detached.committed(run)
+        self._detached.of_batches.committed(run)
 
     def _process(
         self, t: Transaction, entry: LedgerEntry, chunk: list[Arrival], arrivals: Arrivals
@@ -257,7 +258,7 @@ class StreamRun:
                 forget_before_us=forget_before_us,
             )
             self._detached.journal.write_letters(connection, [asdict(x) for x in letters])
-            self._detached.settle(connection, t.hierarchy.run)
+            self._detached.of_batches.settle(connection, t.hierarchy.run)
 
         t.hierarchy.durable.append(write)
 
@@ -321,7 +322,7 @@ class StreamRun:
         self._buffer = EventTimeBuffer()
         self._last = self._journal.last()
         if absorb:
-            self._detached.remember_done(f"{STREAM_RUN}{self.stream.name}/")
+            self._detached.of_batches.remember_done(f"{STREAM_RUN}{self.stream.name}/")
         arrivals = [Arrival.restore(record) for record in self._journal.kept_events()]
         passed_us = self.punctuation_us
         waiting: list[Arrival] = []

@@ -44,18 +44,19 @@ class Watch:
             poll.register(socket, select.POLLIN)
             self._poll = poll.poll
 
-    def look(self) -> None:
-        """Return when there is an answer, or after a moment, or at once."""
+    def sees_answer(self) -> bool:
+        """Whether there is an answer now, looked for as long as it is worth while."""
         if self._left:
             self._left -= 1
-            return
+            return False
         if not _is_possible or not self._is_alone():
-            return
+            return False
         poll = self._poll
         until_s = time.perf_counter() + _AWAKE_S
         while not poll(0):
             if time.perf_counter() > until_s:
                 self._left = self._skipped = min(2 * self._skipped + 1, _SKIPPED_MAX)
-                return
+                return False
             os.sched_yield()
         self._skipped = 0
+        return True

@@ -47,9 +47,10 @@ def lock_row(
     if guard is not None:
         one = GUARD_TO_INSERT_ONE if exclusive else GUARD_ABSENT_ONE
         steps.insert(0, (one, {"table": guard[0], "key": guard[1]}))
-    *guarded, found = fetch(connection, steps)
+    answers = fetch(connection, steps)
+    found = answers[-1]
     if not found:
-        return None, guarded[0][0][-1] if guarded and exclusive else None
+        return None, answers[0][0][-1] if guard is not None and exclusive else None
     if exclusive:
         return spec.row(found[0][:-1]), found[0][-1]
     return spec.row(found[0]), None

@@ -94,10 +94,11 @@ class KeptConnections:
             _drop(connection)
 
     def close(self) -> None:
-        """Keep no connection any longer."""
+        """Keep no connection any longer, here or in the pool beneath."""
         with self._latch:
             self._kept_max = 0
         self.drop()
+        self._engine.dispose()
 
     def _is_one_taken(self) -> bool:
         return self._taken == 1

@@ -80,10 +80,11 @@ class _Plan:
     A float is not the same to a column of the type numeric, say, as its text would be.
     """
 
-    __slots__ = ("loaders", "names", "sql", "transformer")
+    __slots__ = ("formats", "loaders", "names", "parameters", "statement", "text", "transformer")
 
-    def __init__(self, sql: _SQL, transformer: Any):
-        self.sql = sql
+    def __init__(self, statement: Statement, sql: _SQL, transformer: Any):
+        self.statement = statement
+        self.text, self.parameters, self.formats = sql
         self.names: dict[tuple[int, ...], bytes] = {}
         self.transformer = transformer
         self.loaders: list[tuple[int, Callable[[Any], Any]]] | None = None
@@ -135,59 +136,58 @@ class Prepared:
             None of the steps after that one has been executed then.
         """
         at = 0
-        messages: list[tuple[bytes, Any]] = []
-        plans: list[_Plan] = []
+        bound: list[tuple[_Plan, bytes, Any]] = []
         try:
             self.renew()
             for statement, values in steps:
                 plan = self._plans.get(statement) or self._plan(statement)
-                bound = [values[k] if p is None else p(values[k]) for k, p in plan.sql.parameters]
-                parameters = plan.transformer.dump_sequence(bound, plan.sql.formats)
+                cells = [values[k] if p is None else p(values[k]) for k, p in plan.parameters]
+                parameters = plan.transformer.dump_sequence(cells, plan.formats)
                 name = plan.names.get(plan.transformer.types) or self._name(plan)
-                plans.append(plan)
-                messages.append((name, parameters))
+                bound.append((plan, name, parameters))
                 at += 1
-            first = self._low.transaction_status == TransactionStatus.IDLE
-            if first or last:
-                begin, commit = self._ends or self._prepare_ends()
-                if first:
-                    messages.insert(0, (begin, None))
-                if last:
-                    messages.append((commit, None))
-            results = self._sent(messages, self._commits if last else self._others)
-            at = -first
+            is_first = self._low.transaction_status == TransactionStatus.IDLE
+            at = -is_first
+            results = self._sent(bound, is_first=is_first, last=last)
             for result in results:
                 if result.status == ExecStatus.FATAL_ERROR:
                     self._since_s = 0.0  # whatever was wrong, it may have been a plan
                     raise error_from_result(result, encoding=self._driver.info.encoding)
                 at += 1
-            if len(results) != len(messages):
+            if at != len(bound) + last:
                 raise psycopg.OperationalError("the connection to the server was lost")
         except Exception as error:
             raise StepFailed(max(at, 0), error) from error
+        if is_first:
+            del results[0]
         return [
-            self._rows(plan, statement, result)
-            for plan, (statement, _), result in zip(plans, steps, results[first:], strict=False)
+            self._rows(plan, result) if result.ntuples else []
+            for (plan, _, _), result in zip(bound, results, strict=False)
         ]
 
-    def _sent(self, messages: Sequence[tuple[bytes, Any]], watch: Watch) -> Sequence[Any]:
+    def _sent(
+        self, bound: Sequence[tuple[_Plan, bytes, Any]], *, is_first: bool, last: bool
+    ) -> list[Any]:
         """What the server answers; fewer results if one fails."""
         low = self._low
+        begin, commit = self._ends or self._prepare_ends()
         low.enter_pipeline_mode()
         try:
-            for name, parameters in messages:
+            if is_first:
+                low.send_query_prepared(begin, None)
+            for _, name, parameters in bound:
                 low.send_query_prepared(name, parameters)
+            if last:
+                low.send_query_prepared(commit, None)
             low.pipeline_sync()
-            return self._driver.wait(_results(low, watch))
+            return self._driver.wait(_results(low, self._commits if last else self._others))
         finally:
             self._leave_pipeline()
 
-    def _rows(self, plan: _Plan, statement: Statement, result: Any) -> list[tuple[Any, ...]]:
-        if not result.ntuples:
-            return []
+    def _rows(self, plan: _Plan, result: Any) -> list[tuple[Any, ...]]:
         transformer = plan.transformer
         if plan.loaders is None:
-            plan.loaders = self._loaders(statement, result)
+            plan.loaders = self._loaders(plan.statement, result)
             transformer.set_pgresult(result)
         else:
             transformer.set_pgresult(result, set_loaders=False)
@@ -197,7 +197,7 @@ class Prepared:
         return rows
 
     def _plan(self, statement: Statement) -> _Plan:
-        plan = _Plan(_compiled(statement, self._dialect), Transformer(self._driver))
+        plan = _Plan(statement, _compiled(statement, self._dialect), Transformer(self._driver))
         self._plans[statement] = plan
         return plan
 
@@ -206,7 +206,7 @@ class Prepared:
         came = plan.transformer.types
         types = tuple([0 if oid in _INFERRED else oid for oid in came])
         if types not in plan.names:
-            plan.names[types] = self._prepared(plan.sql.text, types)
+            plan.names[types] = self._prepared(plan.text, types)
         plan.names[came] = plan.names[types]
         return plan.names[types]
 
@@ -250,7 +250,8 @@ def _results(low: Any, watch: Watch) -> PQGen[list[Any]]:
     while low.flush():
         if (yield Wait.RW) & Ready.R:
             low.consume_input()
-    watch.look()
+    if watch.sees_answer():
+        low.consume_input()
     results: list[Any] = []
     while True:
         while low.is_busy():

@@ -15,7 +15,7 @@ and 3.3.2.)
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -44,17 +44,23 @@ class _Scan:
 class CausalHierarchy(Hierarchy):
     """The hierarchy of a top-level transaction that causally depends on another transaction.
 
-    Attributes
+    Parameters
     ----------
     cause : Transaction
-        On whom it depends; if that has committed, on the superior that has taken over.
+        In whom that was triggered, which is to run in it.
+    heir : int
+        Id of who decides about that: the cause, or a superior to which it has committed.
+
+    Attributes
+    ----------
     ended : threading.Event
         Set when its top-level transaction has ended, and given up its locks.
     """
 
-    def __init__(self, session: Session, run: Run, cause: Transaction):
+    def __init__(self, session: Session, run: Run, cause: Transaction, heir: int):
         super().__init__(session, run)
         self.cause: Transaction = cause  # type: ignore[misc]  # of this one, not of the class
+        self.causes = (heir,)
         self.ended = threading.Event()
         self._seen: dict[TableSpec, dict[Key, Row | None]] = {}
         self._exclusive: dict[TableSpec, set[Key]] = {}
@@ -72,9 +78,8 @@ class CausalHierarchy(Hierarchy):
         with self._lender() as lender:
             if lender is None:
                 return super().read(spec, keys, exclusive=exclusive, inserting=inserting)
-            with lender.latch:
-                self._bring(lender, spec, keys)
-                base = lender.read(spec, keys, exclusive=exclusive, inserting=inserting)
+            self._bring(lender, spec, keys)
+            base = lender.read(spec, keys, exclusive=exclusive, inserting=inserting)
             return self._noted(spec, base, exclusive=exclusive)
 
     def read_free(self, spec: TableSpec, keys: Sequence[Key]) -> dict[Key, Row | None]:
@@ -82,10 +87,8 @@ class CausalHierarchy(Hierarchy):
         with self._lender() as lender:
             if lender is None:
                 return super().read_free(spec, keys)
-            with lender.latch:
-                self._bring(lender, spec, keys)
-                base = lender.read_free(spec, keys)
-            return self._noted(spec, base, exclusive=True)
+            self._bring(lender, spec, keys)
+            return self._noted(spec, lender.read_free(spec, keys), exclusive=True)
 
     def lock_table(self, spec: TableSpec) -> None:
         """Lock a whole table on the server, for the hierarchy of the cause while it lives."""
@@ -129,10 +132,20 @@ class CausalHierarchy(Hierarchy):
         Otherwise the cause would rely on rows that nobody keeps others from writing. What it has
         asked for, too, it asks for again.
         """
-        lender = self.cause.hierarchy
-        with lender.latch:
-            for spec, keys in self._brought.items():
-                lender.base.discard(spec, keys)
+        for spec, keys in self._brought.items():
+            self.cause.hierarchy.forget_rows(spec, keys)
+
+    def has_read(self, spec: TableSpec, key: Key) -> bool:
+        """Whether it has the row, or whom it reads through."""
+        if super().has_read(spec, key):
+            return True
+        return not self._is_alone and self.cause.hierarchy.has_read(spec, key)
+
+    def forget_rows(self, spec: TableSpec, keys: Collection[Key]) -> None:
+        """See `Hierarchy`; whom it reads through forgets them, too."""
+        super().forget_rows(spec, keys)
+        if not self._is_alone:
+            self.cause.hierarchy.forget_rows(spec, keys)
 
     # -- inside ----------------------------------------------------------------------------
 
@@ -150,9 +163,11 @@ class CausalHierarchy(Hierarchy):
         yield None
 
     def _bring(self, lender: Hierarchy, spec: TableSpec, keys: Sequence[Key]) -> None:
-        """Note which rows the cause has not read. REQUIRES: its hierarchy's latch."""
-        known = lender.base.of(spec)
-        self._brought.setdefault(spec, set()).update(key for key in keys if key not in known)
+        """Note which rows the lender has not read; they are locked for this one by now."""
+        new = [key for key in keys if not lender.has_read(spec, key)]
+        if new:
+            with self.latch:
+                self._brought.setdefault(spec, set()).update(new)
 
     def _noted(
         self, spec: TableSpec, base: Mapping[Key, Row | None], *, exclusive: bool

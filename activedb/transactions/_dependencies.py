@@ -14,7 +14,14 @@ from activedb.errors import (
 from activedb.transactions._causal import CausalHierarchy
 from activedb.transactions._node import Node, current_transaction
 from activedb.transactions._states import State
-from coupling import Answer, Dependency, DependencyCycle, DependencyGraph, DependencyKind
+from coupling import (
+    Answer,
+    Consequences,
+    Dependency,
+    DependencyCycle,
+    DependencyGraph,
+    DependencyKind,
+)
 from lockmgr import Deadlock as LockDeadlock
 from lockmgr import EdgeKind
 
@@ -37,8 +44,8 @@ class Dependencies:
     Attributes
     ----------
     latch : threading.RLock
-        Guards the graph. Taken before the lock manager's latch, after no other; so whoever holds
-        it knows that a transaction whose state is not final yet does not pass on its locks.
+        Guards the graph. Taken before the lock manager's latch, after no other. Who is in the
+        graph asks for it before it passes on its locks; see `pinned`.
     """
 
     def __init__(self, forest: Forest):
@@ -46,6 +53,7 @@ class Dependencies:
         self._forest = forest
         self._graph: DependencyGraph[int] = DependencyGraph()
         self._nodes: dict[int, Node] = {}
+        self._causal: dict[int, CausalHierarchy] = {}
         self._waiting: dict[int, Transaction] = {}
         self._is_closed = False
 
@@ -65,11 +73,10 @@ class Dependencies:
             If the dependency would close a cycle of transactions that wait for each other's end.
         """
         with self.latch:
-            heir = self.heir(on)
+            heir = self.pinned(on)
             if heir is None or dependent.is_inferior_of(heir):
                 return  # it has committed, or its fate is that of a superior of both
             self._enrol(dependent)
-            self._enrol(heir)
             try:
                 self._graph.depend(dependent.id, DependencyKind.AD, heir.id)
             except DependencyCycle as error:
@@ -77,10 +84,24 @@ class Dependencies:
                     f"{dependent.path} cannot depend on {on.path}: {self._told(error.cycle)}"
                 ) from error
 
+    def pinned(self, node: Node) -> Node | None:
+        """As `heir`; who is returned does not pass on its locks as long as the latch is held.
+
+        REQUIRES: the latch.
+        """
+        while True:
+            heir = self.heir(node)
+            if heir is None:
+                return None
+            is_new = heir.id not in self._nodes
+            self._enrol(heir)
+            if not heir.state.is_final:
+                return heir  # from now on it asks for the latch when it ends
+            if is_new:
+                self._take_out(heir)  # it may have ended without asking
+
     def heir(self, node: Node) -> Node | None:
         """Who decides what becomes of `node`: itself, or a superior; None if all have committed.
-
-        REQUIRES: the latch, if the answer is to be true a moment later.
 
         Raises
         ------
@@ -107,7 +128,7 @@ class Dependencies:
             If it is the victim of a deadlock.
         """
         if node.id not in self._nodes:
-            return
+            return  # who is causally dependent is there from its begin on
         while True:
             with self.latch:
                 verdict = self._graph.commit(node.id)
@@ -117,7 +138,7 @@ class Dependencies:
             if verdict.answer is Answer.ABORT:
                 raise _broken(f"{node.path} depends on transaction {on}", None)
             self._await_end(node, on)
-        if node.hierarchy.cause is not None:
+        if node.id in self._causal:
             # It has ended, but passes on its locks a moment later, and has to do so first.
             self._forest.locks.await_causes(node.id)
 
@@ -153,20 +174,44 @@ class Dependencies:
         if node.id not in self._nodes:
             return
         with self.latch:
-            del self._nodes[node.id]
-            if node.state is State.COMMITTED:
-                self._graph.commit(node.id)
-                consequences = self._graph.committed(node.id)
-            else:
-                consequences = self._graph.aborted(node.id)
-            bound = [self._nodes[dependency.dependent] for dependency in consequences.must_abort]
+            if node.id not in self._nodes:
+                return
+            bound = [
+                self._nodes[dependency.dependent] for dependency in self._take_out(node).must_abort
+            ]
         for dependent in bound:
             dependent.doom(_broken(f"{dependent.path} depends on {node.path}", node))
-        causal = [d.hierarchy for d in bound if isinstance(d.hierarchy, CausalHierarchy)]
-        if causal and node.parent is None:
+        if node.state is State.ABORTED:
+            self._await_causal_inferiors(node)
+
+    def began(self, dependent: Node, heir: Node) -> None:
+        """`dependent` has begun, and causally depends on `heir`, who will wait for its abort.
+
+        REQUIRES: the latch, and `heir` was pinned under it.
+        """
+        assert isinstance(dependent.hierarchy, CausalHierarchy)
+        self._causal[dependent.id] = dependent.hierarchy
+        self._enrol(dependent)
+        self._graph.depend(dependent.id, DependencyKind.AD, heir.id)
+
+    def ended(self, dependent: Node) -> None:
+        """A causally dependent transaction has ended and given up its locks."""
+        assert isinstance(dependent.hierarchy, CausalHierarchy)
+        with self.latch:
+            self._causal.pop(dependent.id, None)
+        dependent.hierarchy.ended.set()
+
+    def _await_causal_inferiors(self, node: Node) -> None:
+        """Wait for those who use the locks of `node`, which has aborted.
+
+        All of them have been told, or are about to end by themselves.
+        """
+        with self.latch:
+            found = [h for h in self._causal.values() if _is_in_sphere(h.cause, node)]
+        if found and node.parent is None:
             node.hierarchy.session.cancel()  # what one of them has asked for on its connection
         interrupt: BaseException | None = None
-        for hierarchy in causal:
+        for hierarchy in found:
             while not hierarchy.ended.is_set():
                 try:
                     hierarchy.ended.wait()
@@ -186,9 +231,8 @@ class Dependencies:
         with self.latch:
             found: list[Node] = [
                 other
-                for other in self._nodes.values()
-                if other.parent is None
-                and isinstance(other.hierarchy, CausalHierarchy)
+                for other in map(self._nodes.get, self._causal)
+                if other is not None
                 and other.hierarchy is not node.hierarchy
                 and waiters & other.hierarchy.members
             ]
@@ -225,11 +269,23 @@ class Dependencies:
             self._graph.begin(node.id)
             self._nodes[node.id] = node
 
+    def _take_out(self, node: Node) -> Consequences[int]:
+        """Tell the graph that a transaction has ended."""
+        del self._nodes[node.id]
+        if node.state is State.COMMITTED:
+            self._graph.commit(node.id)
+            return self._graph.committed(node.id)
+        return self._graph.aborted(node.id)
+
     def _told(self, cycle: tuple[Dependency[int], ...]) -> str:
         return "; ".join(
             f"{self._nodes[edge.dependent].path} waits for the end of {self._nodes[edge.on].path}"
             for edge in cycle
         )
+
+
+def _is_in_sphere(node: Node, above: Node) -> bool:
+    return node is above or node.is_inferior_of(above)
 
 
 def _closed(node: Node) -> TransactionCancelled:

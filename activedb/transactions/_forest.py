@@ -173,7 +173,7 @@ class Forest:
             If the line has aborted.
         """
         with self.dependencies.latch:
-            heir = self.dependencies.heir(cause)
+            heir = self.dependencies.pinned(cause)
             if heir is None:
                 return self._top_level(run, None)
             lender = cause.hierarchy
@@ -181,9 +181,9 @@ class Forest:
                 lender.lending = Lending()
             if heir.state is not State.ACTIVE:
                 lender.lending.close()  # it is the top-level one, which commits
-            hierarchy = CausalHierarchy(self.store.session(), run, cause)
+            hierarchy = CausalHierarchy(self.store.session(), run, cause, heir.id)
             dependent = self.transaction_class(self, hierarchy, None, label=run.name)
-            self.dependencies.depend(dependent, heir)
+            self.dependencies.began(dependent, heir)
             return dependent
 
     def own(self, spec: TableSpec) -> None:
@@ -203,7 +203,11 @@ class Forest:
 
     def _top_level(self, run: Run, limit: Limit | None) -> Transaction:
         hierarchy = Hierarchy(self.store.session(), run)
-        return Transaction(self, hierarchy, None, label=run.name, limit=limit)
+        top = Transaction(self, hierarchy, None, label=run.name, limit=limit)
+        around = current_transaction()
+        if around is not None:
+            top.condition_of = around.condition_of  # a condition only reads, beside it, too
+        return top
 
     # -- what nodes ask for ----------------------------------------------------------------
 
@@ -214,7 +218,7 @@ class Forest:
         if parent is None:
             if self.new_log is not None:
                 node._log = self.new_log(hierarchy.run)
-            self._begin_top(number, hierarchy)
+            self.locks.begin(number, causes=hierarchy.causes)
             hierarchy.top_id = number
             hierarchy.members.add(number)
             if self.store.is_shared:
@@ -225,13 +229,6 @@ class Forest:
             parent._inferiors[node] = None
             hierarchy.members.add(number)
             node._doom = parent._doom  # whoever dooms the parent from now on sees this one
-
-    def _begin_top(self, number: int, hierarchy: Hierarchy) -> None:
-        if hierarchy.cause is None:
-            self.locks.begin(number)
-        else:
-            heir = self.dependencies.heir(hierarchy.cause)
-            self.locks.begin(number, causes=() if heir is None else (heir.id,))
 
     def acquire(self, node: Node, resource: tuple[object, ...], mode: Mode) -> None:
         """Acquire a lock for `node`, waiting if need be.
@@ -354,7 +351,7 @@ class Forest:
                 if not committed:
                     self._close_session(node.hierarchy)
                 if causal is not None:
-                    causal.ended.set()
+                    self.dependencies.ended(node)
             self.counters.add(_ENDED[parent is None, committed])
             self.listener.ended(node)
 

@@ -6,7 +6,7 @@ import itertools
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
@@ -147,10 +147,13 @@ class Hierarchy:
     lending : Lending or None
         Who uses the session that does not belong to the hierarchy; None if nobody ever has.
     cause : Transaction or None
-        On whom the top-level transaction causally depends.
+        In whom that was triggered, on which the top-level transaction causally depends.
+    causes : tuple of int
+        On whom it depended in the lock manager when it began.
     """
 
     cause: ClassVar[Transaction | None] = None
+    causes: tuple[int, ...] = ()
 
     def __init__(self, session: Session, run: Run, *, lends: bool = True):
         self.session = session
@@ -185,12 +188,12 @@ class Hierarchy:
                 self._guard(spec, absent, exclusive=True)
                 return base.rows(spec, keys)
             rows = self._locked(spec, unread, absent, exclusive=exclusive)
-            absent = self._unguarded(
-                spec, [key for key in unread if rows[key] is None], exclusive=exclusive
-            )
-            if absent:
-                # Somebody may have inserted them before they were guarded.
-                rows |= self._locked(spec, absent, absent, exclusive=exclusive)
+            if None in rows.values():
+                absent = [key for key in unread if rows[key] is None]
+                absent = self._unguarded(spec, absent, exclusive=exclusive)
+                if absent:
+                    # Somebody may have inserted them before they were guarded.
+                    rows |= self._locked(spec, absent, absent, exclusive=exclusive)
             base.fetched(spec, rows, exclusive=exclusive)
             return base.rows(spec, keys)
 
@@ -211,15 +214,16 @@ class Hierarchy:
         self, spec: TableSpec, keys: list[Key], absent: list[Key], *, exclusive: bool
     ) -> dict[Key, Row | None]:
         """Rows read from the server, after those of the keys that may be absent are guarded."""
-        if (
-            len(keys) == 1
-            and self._unguarded(spec, absent, exclusive=exclusive) == keys
-            and self.base.guards(spec) < _GUARDS_MAX
-        ):
-            rows = self.session.lock_rows(spec, keys, exclusive=exclusive, guarding=True)
-            self.base.guarded(spec, keys, exclusive=exclusive)
-            return rows
-        self._guard(spec, absent, exclusive=exclusive)
+        if absent:
+            if (
+                len(keys) == 1
+                and self._unguarded(spec, absent, exclusive=exclusive) == keys
+                and self.base.guards(spec) < _GUARDS_MAX
+            ):
+                rows = self.session.lock_rows(spec, keys, exclusive=exclusive, guarding=True)
+                self.base.guarded(spec, keys, exclusive=exclusive)
+                return rows
+            self._guard(spec, absent, exclusive=exclusive)
         return self.session.lock_rows(spec, keys, exclusive=exclusive)
 
     def _unguarded(self, spec: TableSpec, keys: Sequence[Key], *, exclusive: bool) -> list[Key]:
@@ -263,6 +267,16 @@ class Hierarchy:
                 for committed in (self.base.of(spec),)
                 for key, new in rows.items()
             ]
+
+    def has_read(self, spec: TableSpec, key: Key) -> bool:
+        """Whether it has the row, or knows that there is none."""
+        with self.latch:
+            return key in self.base.of(spec)
+
+    def forget_rows(self, spec: TableSpec, keys: Collection[Key]) -> None:
+        """Read some rows anew. REQUIRES: no workspace of the hierarchy has one of them."""
+        with self.latch:
+            self.base.discard(spec, keys)
 
     def forget(self, *, locks: bool = False) -> None:
         """Read every row anew, because somebody else has used the flat transaction.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from activedb.store import Key, Row, TableSpec, listen_to_flushes
+from activedb.transactions._node import current_transaction
 
 if TYPE_CHECKING:
     from activedb.transactions._forest import Forest
@@ -64,6 +65,9 @@ class Watched:
     def _locked(
         self, session: Any, written: list[tuple[Any, tuple[Any, ...]]]
     ) -> Iterator[tuple[Transaction, _Rows]]:
+        around = current_transaction()
+        if around is not None and around.condition_of is not None:
+            around.refuse_write("a flush of a watched session")
         by_spec: dict[TableSpec, list[Key]] = {}
         for table, key in written:
             spec = self._forest.tables.spec(table)

@@ -106,7 +106,9 @@ def test_bad_input_exits_with_two_and_says_what_is_wrong(
     assert said in done.stderr.lower() or said in done.stderr
 
 
-@pytest.mark.parametrize("command", [[], ["ls"], ["show"], ["analyze"], ["explain"], ["enable"]], ids=str)
+@pytest.mark.parametrize(
+    "command", [[], ["ls"], ["show"], ["analyze"], ["explain"], ["enable"]], ids=str
+)
 def test_help_is_shown(command: list[str], tmp_path: Path) -> None:
     done = activedb("rules", *command, "--help", folder=tmp_path)
     assert (done.returncode, "Usage" in done.stdout) == (0, True)

@@ -33,11 +33,10 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def rule(name: str, on: Expression, *, coupling: str = "immediate", **options: Any) -> Rule:
     """A rule that does what is declared, and nothing else."""
-    declared = {"reads": [], "writes": [], "raises": []} | options
+    declared = {"reads": [], "writes": [], "raises": [], "when": None} | options
     return Rule.define(
         lambda t, o: None,
         on=on,
-        when=None,
         coupling=coupling,
         priority=declared.pop("priority", None),
         on_abort="rule",
@@ -341,3 +340,69 @@ def test_declaration_without_meaning_is_refused_with_the_rules_name(
 ) -> None:
     with pytest.raises(DefinitionError, match=r"rule named: .*="):
         rule("named", E, **options)
+
+
+def acting(name: str, on: Expression, mode: str, **options: Any) -> Rule:
+    """A rule with a condition, whose action is coupled to that."""
+    return rule(name, on, when=lambda t, o: True, condition_action=mode, **options)
+
+
+def test_cycle_through_an_action_of_its_own_is_bounded_as_that_runs() -> None:
+    for mode, bounds, restarts in (
+        ("immediate", ("cascade_max",), ()),
+        ("sequential", ("cascade_max",), ()),
+        ("deferred", ("cycles_max",), ()),
+        ("detached", (), ("loop",)),
+    ):
+        (cycle,) = analyze([acting("loop", event("E"), mode, raises=["E"])]).cycles
+        assert (cycle.bounds, cycle.restarts) == (bounds, restarts), mode
+
+
+def test_pair_meets_in_the_mode_of_an_action_of_its_own() -> None:
+    late = acting("late", event("E"), "deferred", writes=["log"])
+    other = rule("other", event("E"), coupling="deferred", writes=["log"])
+    (pair,) = analyze([late, other]).pairs
+    assert (pair.first, pair.second, pair.together) == (
+        "late",
+        "other",
+        "deferred, at one commit point",
+    )
+    # Detached actions know no priorities.
+    apart = [
+        acting(name, event("E"), "detached", writes=["log"], priority=priority)
+        for name, priority in (("a", 1), ("b", 2))
+    ]
+    assert [pair.together for pair in analyze(apart).pairs] == ["detached, at one event: E"]
+
+
+def test_pair_of_which_one_comes_after_the_other_is_none() -> None:
+    first = rule("first", event("E"), writes=["log"])
+    second = rule("second", event("E"), writes=["log"], after=["first"])
+    assert analyze([first, second]).pairs == ()
+    assert len(analyze([first, rule("third", event("E"), writes=["log"])]).pairs) == 1
+
+
+def test_event_is_explained_in_the_order_of_after() -> None:
+    rules = [
+        rule("last", event("E"), priority=9, after=["first"]),
+        rule("first", event("E")),
+        acting("alone", event("E"), "deferred", priority=1),
+    ]
+    analysis = analyze(rules)
+    steps = explain(analysis, "E").steps
+    assert [(step.rule, step.turn) for step in steps] == [("first", 1), ("last", 2), ("alone", 3)]
+    assert "after first" in rule_text(analysis, profile_named(analysis, "last"))
+    assert "action deferred" in rule_text(analysis, profile_named(analysis, "alone"))
+
+
+def test_rule_on_any_of_several_events_is_triggered_by_each() -> None:
+    analysis = analyze(
+        [
+            rule("listens", event("A") | updated(accounts, "balance") | deleted(log)),
+            rule("raises", event("E"), raises=["A"]),
+            rule("updates", event("E"), writes=["accounts.balance"]),
+            rule("elsewhere", event("E"), writes=["accounts.owner"]),
+        ]
+    )
+    assert [edge.source for edge in analysis.edges] == ["raises", "updates"]
+    assert all(edge.triggers for edge in analysis.edges)

@@ -18,6 +18,7 @@ A program is data: rules, top-level transactions, and steps in both.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -157,10 +158,8 @@ class World:
     def play(self, program: Program) -> None:
         """Run the top-level transactions, one after another, and all that they trigger."""
         for top in program.tops:
-            try:
+            with contextlib.suppress(Failure):
                 self._top_level(lambda t, top=top: self._steps(t, top.steps, top.name))
-            except Failure:
-                pass
             while self._due:
                 self._firing(self._due.popleft())
 
@@ -292,7 +291,5 @@ class World:
                         self._alone(t, inner, f"{here}.{branch}")
 
     def _alone(self, t: Tx, steps: tuple[Step, ...], path: str) -> None:
-        try:
+        with contextlib.suppress(Failure):
             self._run(self._begin(t), lambda s: self._steps(s, steps, path))
-        except Failure:
-            pass

@@ -81,7 +81,9 @@ class Played:
         with self.db.transaction() as t:
             world.counters = Counter({r.id: r.n for r in t.query(select(self.counters)) if r.n})
             world.rows = {
-                (name, row.id) for name, table in self.tables.items() for row in t.query(select(table))
+                (name, row.id)
+                for name, table in self.tables.items()
+                for row in t.query(select(table))
             }
         sources = [letter["source"] for letter in read(self.db, dead_letters)]
         world.letters = Counter(source.removeprefix("rule ") for source in sources)

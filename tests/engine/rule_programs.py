@@ -10,8 +10,6 @@ is left out:
 * *Quiet* is a rule if nothing that it triggers outlives its abort. So must be what may be undone at
   any point: such a rule in deferred mode, which may be triggered several times, in an order that
   nobody knows; causal rules; actions that start before their condition is known.
-* Causal rules leave counters alone: they would wait for a lock that the triggering transaction may
-  want again, a deadlock at each try.
 """
 
 from __future__ import annotations
@@ -90,9 +88,8 @@ class _Draft:
         )
         if rule.unless:
             rule = replace(rule, condition_action=self.one_of(self._condition_actions))
-        if coupling == "causal":
-            if not self.is_quiet(rule):
-                rule = replace(rule, coupling="sequential")
+        if coupling == "causal" and not self.is_quiet(rule):
+            rule = replace(rule, coupling="sequential")
         if rule.condition_action == "sequential" and not self.is_quiet(rule):
             rule = replace(rule, condition_action="immediate")
         if rule.on_abort == "triggering" and self.may_fail(rule.steps):
@@ -129,13 +126,6 @@ class _Draft:
             for other in self.triggered(rule.steps)
         )
 
-    def adds_nothing(self, rule: RuleSpec) -> bool:
-        return not any(isinstance(step, Add) for step in flat(rule.steps)) and all(
-            self.adds_nothing(other)
-            for other in self.triggered(rule.steps)
-            if other.coupling in _CHILD
-        )
-
 
 def flat(steps: Iterable[Step]) -> list[Step]:
     """Steps with those inside them."""
@@ -148,19 +138,6 @@ def flat(steps: Iterable[Step]) -> list[Step]:
             for branch in step.branches:
                 found += flat(branch)
     return found
-
-
-def without_adds(steps: Iterable[Step]) -> tuple[Step, ...]:
-    """The steps, with rows instead of counters."""
-    changed: list[Step] = []
-    for step in steps:
-        if isinstance(step, Sub):
-            changed.append(Sub(without_adds(step.steps)))
-        elif isinstance(step, Par):
-            changed.append(Par(tuple(without_adds(branch) for branch in step.branches)))
-        else:
-            changed.append(Write() if isinstance(step, Add) else step)
-    return tuple(changed)
 
 
 @st.composite

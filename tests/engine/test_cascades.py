@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import random
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
 import activedb as adb
 from activedb.errors import CycleLimitExceeded, RuleFailed
+from tests.databases import place
 from tests.engine.ledger import open_ledger
 
 if TYPE_CHECKING:
@@ -249,3 +252,80 @@ def test_what_a_deferred_rule_defers_is_dropped_if_it_aborts(where: Place) -> No
     assert tree.begun == []
     tree("NEXT")
     assert tree.begun == ["next"]
+
+
+class Spec(NamedTuple):
+    """A rule of a random program; events are numbers, and a rule raises higher ones only."""
+
+    name: str
+    on: int
+    priority: int
+    raises: tuple[int, ...]
+    fails: bool
+
+
+def random_rules(draw: random.Random) -> list[Spec]:
+    found = []
+    for number in range(draw.randint(3, 9)):
+        on = draw.randint(0, 3)
+        raises = tuple(sorted(draw.randint(on + 1, 4) for _ in range(draw.randint(0, 2))))
+        found.append(Spec(f"r{number}", on, number, raises, draw.random() < 0.2))
+    draw.shuffle(found)
+    return found
+
+
+def listening(rules: list[Spec], raised: int) -> list[Spec]:
+    return sorted((rule for rule in rules if rule.on == raised), key=lambda rule: -rule.priority)
+
+
+def depth_first(rules: list[Spec], raised: int) -> list[str]:
+    ran: list[str] = []
+    for rule in listening(rules, raised):
+        ran.append(rule.name)
+        for each in rule.raises:
+            ran += depth_first(rules, each)
+    return ran
+
+
+def breadth_first(rules: list[Spec], raised: int) -> list[str]:
+    ran: list[str] = []
+    level = listening(rules, raised)
+    while level:
+        ran += [rule.name for rule in level]
+        triggered = [
+            other
+            for rule in level
+            if not rule.fails
+            for each in rule.raises
+            for other in listening(rules, each)
+        ]
+        level = sorted(triggered, key=lambda rule: -rule.priority)
+    return ran
+
+
+def define(db: adb.Database, rule: Spec, ran: list[str]) -> None:
+    def act(t: Transaction, o: Occurrence) -> None:
+        ran.append(rule.name)
+        for each in rule.raises:
+            db.signal(f"E{each}")
+        if rule.fails:
+            raise ValueError("as drawn")
+
+    db.rule(on=adb.event(f"E{rule.on}"), name=rule.name, priority=rule.priority, on_abort="rule")(
+        act
+    )
+
+
+@pytest.mark.parametrize("order", ["depth_first", "breadth_first"])
+def test_order_of_random_rules_is_that_of_the_definition(order: str, scale: int) -> None:
+    naive = {"depth_first": depth_first, "breadth_first": breadth_first}[order]
+    for number in range(25 * scale):
+        seed = f"{os.environ['ACTIVEDB_TEST_SEED']}/{order}/{number}"
+        rules = random_rules(random.Random(seed))
+        ran: list[str] = []
+        with place(None) as where:
+            db = where.open(cascade_order=order, quarantine_after=0)
+            for rule in rules:
+                define(db, rule, ran)
+            db.signal("E0")
+        assert ran == naive(rules, 0), seed

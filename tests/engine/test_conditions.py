@@ -9,6 +9,7 @@ from sqlalchemy import delete as sql_delete
 from sqlalchemy import insert as sql_insert
 from sqlalchemy import select
 from sqlalchemy import update as sql_update
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 import activedb as adb
 from activedb.errors import ConditionWrites, RuleFailed
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from activedb import Occurrence, Transaction
+    from tests.databases import Place
     from tests.engine.ledger import Ledger
 
 WRITES: dict[str, Callable[[Ledger, Transaction], Any]] = {
@@ -32,6 +34,10 @@ WRITES: dict[str, Callable[[Ledger, Transaction], Any]] = {
     "in a parallel child": lambda ledger, t: t.spawn(
         lambda s: s.update(ledger.accounts, 2, balance=0)
     ).result(),
+    "in a transaction of its own": lambda ledger, t: ledger.db.run(
+        lambda top: top.update(ledger.accounts, 2, balance=0)
+    ),
+    "in a block of its own": lambda ledger, t: _in_block(ledger),
     "in a rule that it triggers": lambda ledger, t: ledger.db.signal("INNER"),
     "enable": lambda ledger, t: ledger.db.rules.enable("inner"),
     "disable": lambda ledger, t: ledger.db.rules.disable("inner"),
@@ -48,6 +54,11 @@ WRITES: dict[str, Callable[[Ledger, Transaction], Any]] = {
 def _in_subtransaction(ledger: Ledger, t: Transaction) -> None:
     with t.subtransaction() as s:
         s.update(ledger.accounts, 2, balance=0)
+
+
+def _in_block(ledger: Ledger) -> None:
+    with ledger.db.transaction() as top:
+        top.insert(ledger.log, {"text": "no"})
 
 
 def _inner(ledger: Ledger) -> None:
@@ -91,6 +102,35 @@ def test_condition_that_writes_is_refused_and_the_rule_fails(
         ("inner", True, None),
         ("rule", True, None),
     ]
+
+
+def test_flush_of_a_watched_session_in_a_condition_is_refused(where: Place) -> None:
+    class Base(DeclarativeBase):
+        pass
+
+    class Item(Base):
+        __tablename__ = "items"
+        id: Mapped[int] = mapped_column(primary_key=True)
+
+    db = where.open()
+    items = Base.metadata.tables["items"].to_metadata(db.metadata)
+    db.create_all()
+    db.watch(Session)
+
+    def flushes(t: Transaction, o: Occurrence) -> bool:
+        with db.connection() as connection, Session(connection) as session:
+            session.add(Item(id=1))
+            session.flush()
+        return True
+
+    db.rule(on=adb.event("GO"), when=flushes, name="rule", coupling="detached")(lambda t, o: None)
+    db.signal("GO")
+    db.join()
+    (letter,) = db.dead_letters()
+    assert letter.error == "ConditionWrites"
+    assert "makes a flush of a watched session" in letter.reason
+    with db.transaction() as t:
+        assert t.query(select(items)) == []
 
 
 def test_condition_that_swallows_the_refusal_has_written_nothing(ledger: Ledger) -> None:

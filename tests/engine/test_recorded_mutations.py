@@ -98,7 +98,9 @@ class Recorded:
     def spawn(self, who: str) -> int:
         """Position of the event that spawned a transaction."""
         child = self.who[who]
-        (found,) = (i for i, e in enumerate(self.events) if isinstance(e, Spawn) and e.child == child)
+        (found,) = (
+            i for i, e in enumerate(self.events) if isinstance(e, Spawn) and e.child == child
+        )
         return found
 
     def without(self, position: int) -> list[Event]:

@@ -60,14 +60,16 @@ def check(played: Played, program: Program) -> None:
     played.run(program)
     found = played.outcome()
     history = played.db.history()
-    for violation in (violations := audit(history)):
-        note(str(violation))
-    if violations:
+    wrong = [str(violation) for violation in audit(history)]
+    if wrong:
         note("\n".join(history.lines()))
-    assert violations == []
-    assert (found.rows - expected.rows, expected.rows - found.rows) == (set(), set())
-    assert found.counters == expected.counters
-    assert found.letters == expected.letters
+    for row in sorted(found.rows ^ expected.rows):
+        wrong.append(f"{'missing' if row in expected.rows else 'too much'}: {row}")
+    if found.counters != expected.counters:
+        wrong.append(f"counters {found.counters} instead of {expected.counters}")
+    if found.letters != expected.letters:
+        wrong.append(f"letters {found.letters} instead of {expected.letters}")
+    assert not wrong, "\n".join(wrong)
 
 
 any_program = programs(modes=MODES, condition_actions=CONDITION_ACTIONS)

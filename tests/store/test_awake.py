@@ -35,8 +35,7 @@ def watched(*, is_alone: bool = True) -> Iterator[tuple[Watch, socket.socket, li
 def test_watch_whose_answer_is_there_looks_every_time() -> None:
     with watched() as (watch, theirs, looks):
         theirs.send(b"answer")
-        for _ in range(10):
-            watch.look()
+        assert [watch.sees_answer() for _ in range(10)] == [True] * 10
     assert len(looks) == 10
 
 
@@ -45,7 +44,7 @@ def test_watch_whose_answers_do_not_come_looks_half_as_often_each_time() -> None
         looked = []
         for number in range(40):
             before = len(looks)
-            watch.look()
+            assert not watch.sees_answer()
             if len(looks) > before:
                 looked.append(number)
     assert looked == [0, 2, 6, 14, 30]
@@ -54,20 +53,18 @@ def test_watch_whose_answers_do_not_come_looks_half_as_often_each_time() -> None
 def test_watch_that_has_waited_in_vain_looks_every_time_again_when_an_answer_came() -> None:
     with watched() as (watch, theirs, looks):
         for _ in range(3):
-            watch.look()
+            assert not watch.sees_answer()
         theirs.send(b"answer")
-        while len(looks) < 3:
-            watch.look()
+        while not watch.sees_answer():
+            assert len(looks) == 2
         looks.clear()
-        for _ in range(10):
-            watch.look()
+        assert [watch.sees_answer() for _ in range(10)] == [True] * 10
     assert len(looks) == 10
 
 
 def test_watch_that_is_not_alone_does_not_wait() -> None:
     with watched(is_alone=False) as (watch, _, looks):
         began_s = time.thread_time()
-        for _ in range(100):
-            watch.look()
+        assert not any(watch.sees_answer() for _ in range(100))
         assert time.thread_time() - began_s < 0.01  # a hundred waits would take 30 ms of work
     assert len(looks) == 100
