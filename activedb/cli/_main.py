@@ -164,10 +164,11 @@ def work(
 ) -> None:
     """Run what other processes have recorded for the rules of FILE, until interrupted.
 
-    Any number of workers share the detached, sequential and exclusive rules that processes with
-    firings = "queue" leave to them, and what a killed process has left. Ctrl-C or SIGTERM ends a
-    worker when the rules that it runs have ended (status 0); a second one at once (status 130),
-    and other workers run them again.
+    Any number of workers share the detached, sequential and exclusive rules that other
+    processes leave to them (firings = "queue"), and what a killed process has left.
+
+    Ctrl-C or SIGTERM ends a worker when the rules that it runs have ended (status 0); a
+    second one at once (status 130), and other workers run them again.
     """
     reporter = Reporter(as_json=as_json)
     with reporter.own_output():

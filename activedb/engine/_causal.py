@@ -10,7 +10,7 @@ from activedb.engine._triggered import Firing
 from activedb.transactions import Transaction
 
 if TYPE_CHECKING:
-    from activedb.engine._detached import Detached
+    from activedb.engine._launcher import Launcher
 
 __all__ = ["Causal"]
 
@@ -47,8 +47,8 @@ class Causal:
     Latch: ``_latch``; nothing is taken under it.
     """
 
-    def __init__(self, detached: Detached):
-        self._detached = detached
+    def __init__(self, launcher: Launcher):
+        self._launcher = launcher
         self._latch = threading.Lock()
         self._early: dict[Firing, _Early] = {}
 
@@ -70,7 +70,7 @@ class Causal:
                 early = self._early.get(firing)
                 if early is not None and not early.is_over:
                     early.is_recorded = True
-                    self._detached.expect(firing)
+                    self._launcher.expect(firing)
                     continue
                 self._early.pop(firing, None)
             if early is None or self._is_due(firing, early):
@@ -82,14 +82,14 @@ class Causal:
         with self._latch:
             dropped = [firing for firing in firings if self._early.pop(firing, None)]
         for firing in dropped:
-            self._detached.drop(firing)
+            self._launcher.drop(firing)
 
     # -- inside ----------------------------------------------------------------------------
 
     def _run(self, firing: Firing, t: Transaction) -> None:
         is_done, failed = False, None
         try:
-            is_done = self._detached.run_early(firing, t)
+            is_done = self._launcher.run_early(firing, t)
         except BaseException as error:
             failed = error
         with self._latch:
@@ -101,13 +101,13 @@ class Causal:
                 return
             del self._early[firing]
         if self._is_due(firing, early):
-            self._detached.start([firing])
+            self._launcher.start([firing])
         else:
-            self._detached.expect_no_more(firing)
+            self._launcher.expect_no_more(firing)
 
     def _is_due(self, firing: Firing, early: _Early) -> bool:
         """Whether the firing is to be started; buries it if it has failed by itself."""
         if early.error is not None:
-            self._detached.give_up(firing.row, firing.triggered, early.error)
-            self._detached.drop(firing)
+            self._launcher.give_up(firing.row, firing.triggered, early.error)
+            self._launcher.drop(firing)
         return early.error is None and not early.is_done

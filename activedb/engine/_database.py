@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 from activedb.clock import Clock, SystemClock
 from activedb.config import Settings
 from activedb.engine._dead_letters import DeadLetters, Retried
-from activedb.engine._detached import Detached
+from activedb.engine._launcher import Launcher
 from activedb.engine._letters import Letter
 from activedb.engine._pending import PendingFiring, read_pending
 from activedb.engine._quarantine import Quarantine
@@ -101,10 +101,10 @@ class Database:
         self._streams: dict[str, Stream] = {}
         self._stream_runs: dict[str, StreamRun] = {}
         journal = Journal(self._store, is_queued=settings.firings == "queue")
-        self._detached = Detached(journal, self._catalog)
+        self._launcher = Launcher(journal, self._catalog)
         self._triggering = Triggering(
             self._catalog,
-            launcher=self._detached,
+            launcher=self._launcher,
             write_letters=self._write_letters,
             cycles_max=settings.cycles_max,
             cascade_max=settings.cascade_max,
@@ -114,12 +114,12 @@ class Database:
         self._recording = open_recording(settings, self._forest.counters)
         if self._recording is not None:
             self._forest.new_log = self._recording.log
-        self._detached.forest = self._forest
-        self._detached.triggering = self._triggering
+        self._launcher.forest = self._forest
+        self._launcher.triggering = self._triggering
         self._dead_letters = DeadLetters(
-            self._detached.journal, self._catalog, self._triggering, self._forest
+            self._launcher.journal, self._catalog, self._triggering, self._forest
         )
-        self._worker = Worker(self._detached, settings.threads)
+        self._worker = Worker(self._launcher, settings.threads)
         rows = RuleRows(self._store)
         self._rules = Rules(self._catalog, self._forest, rows, lambda: self.metadata.tables)
         self._triggering.runner.quarantine = Quarantine(
@@ -127,7 +127,7 @@ class Database:
             after=settings.quarantine_after,
             clock=clock,
             counters=self._triggering.counters,
-            aside=self._detached.aside,
+            aside=self._launcher.aside,
             put=self._rules.quarantine,
         )
         self._closed = False
@@ -395,7 +395,7 @@ class Database:
         Call it once, after the rules are defined. Returns how many were started. Those of a
         process that lives are its own; with ``firings="queue"`` all are the workers'.
         """
-        return self._detached.recover()
+        return self._launcher.recover()
 
     def work(
         self,
@@ -435,14 +435,14 @@ class Database:
 
     def join(self) -> None:
         """Wait until every detached rule that was started has ended."""
-        self._detached.join()
+        self._launcher.join()
 
     def pending_firings(self) -> list[PendingFiring]:
         """Detached and sequential rules that are due: recorded and not done, the oldest first.
 
         Those that run at this moment are among them. O(n log n).
         """
-        return read_pending(self._detached.journal)
+        return read_pending(self._launcher.journal)
 
     # -- dead letters ----------------------------------------------------------------------
 
@@ -530,7 +530,7 @@ class Database:
                 stream,
                 forest=self._forest,
                 triggering=self._triggering,
-                detached=self._detached,
+                launcher=self._launcher,
                 journal=StreamJournal(self._store, stream.name),
             )
         return run
@@ -600,7 +600,7 @@ class Database:
             return
         self._closed = True
         atexit.unregister(self._at_exit)
-        self._detached.join()
+        self._launcher.join()
         self._forest.close()
         self._store.close()
 
@@ -618,7 +618,7 @@ class Database:
     def _write_letters(self, t: Transaction, letters: list[Letter]) -> None:
         rows = [asdict(letter) for letter in letters]
         t.hierarchy.durable.append(
-            lambda connection: self._detached.journal.write_letters(connection, rows)
+            lambda connection: self._launcher.journal.write_letters(connection, rows)
         )
 
 

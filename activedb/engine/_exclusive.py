@@ -14,7 +14,7 @@ from activedb.errors import ActiveDBError, SerializationConflict
 from activedb.transactions import Run, Transaction
 
 if TYPE_CHECKING:
-    from activedb.engine._detached import Detached
+    from activedb.engine._launcher import Launcher
 
 __all__ = ["Exclusive"]
 
@@ -56,8 +56,8 @@ class Exclusive:
     Latch: ``_latch``; nothing is taken under it.
     """
 
-    def __init__(self, detached: Detached):
-        self._detached = detached
+    def __init__(self, launcher: Launcher):
+        self._launcher = launcher
         self._latch = threading.Lock()
         self._works: dict[str, _Intents] = {}
         self._undecided: list[Firing] = []
@@ -70,14 +70,14 @@ class Exclusive:
         Returns with them a letter for each whose occurrence cannot be kept.
         """
         run, session = t.hierarchy.run, t.hierarchy.session
-        firings, letters = self._detached.prepare(t, items, event)
+        firings, letters = self._launcher.prepare(t, items, event)
         named = {firing.row["firing"]: firing for firing in firings}
         can_record = not run.is_batch and (t.hierarchy.lends or session.is_shared)
         with self._latch:
             intents = self._works.setdefault(run.name, _Intents(can_record))
             new = [firing.row for name, firing in named.items() if name not in intents.firings]
         if new and intents.is_recorded:
-            self._detached.journal.intend(new)
+            self._launcher.journal.intend(new)
         with self._latch:
             intents.firings |= named
             intents.of_this_try |= named.keys()
@@ -100,7 +100,7 @@ class Exclusive:
             firings = dict(intents.firings)
 
         def write(connection: Any) -> None:
-            journal = self._detached.journal
+            journal = self._launcher.journal
             if not intents.is_recorded:
                 journal.record_on(connection, [firings[name].row for name in sorted(due)])
             elif not journal.erase_intents(connection, sorted(firings.keys() - due)):
@@ -122,7 +122,7 @@ class Exclusive:
             if intents.is_recorded:
                 self._fall_due(due)
             else:
-                self._detached.start(due)
+                self._launcher.start(due)
 
     def tried(self, run: Run) -> None:
         """A try at the work has aborted; there may be another one."""
@@ -138,7 +138,7 @@ class Exclusive:
         if intents is not None and intents.is_recorded:
             self._fall_due(intents.firings.values())
         elif intents is not None:
-            self._detached.start_late(list(intents.firings.values()))
+            self._launcher.start_late(list(intents.firings.values()))
 
     def _fall_due(self, firings: Iterable[Firing]) -> None:
         with self._latch:
@@ -147,10 +147,10 @@ class Exclusive:
         if not named:
             return
         try:
-            rows = self._detached.journal.fall_due(sorted(named))
+            rows = self._launcher.journal.fall_due(sorted(named))
         except ActiveDBError:
             _LOG.warning("rules stay intents for now: %s", ", ".join(named), exc_info=True)
             with self._latch:
                 self._undecided += named.values()
             return
-        self._detached.start([named[row["firing"]] for row in rows])
+        self._launcher.start([named[row["firing"]] for row in rows])

@@ -20,7 +20,7 @@ from activedb.transactions import Transaction
 from coupling import ConditionAction, Coupling, OrderCycle, ordered_groups
 
 if TYPE_CHECKING:
-    from activedb.engine._detached import Detached
+    from activedb.engine._launcher import Launcher
 
 __all__ = ["Runner"]
 
@@ -42,7 +42,7 @@ class Runner:
         Where letters of rules that fail alone go, and what waits for later.
     counters : Counters
         Counts ``rules_fired`` and ``rules_failed``.
-    launcher : Detached
+    launcher : Launcher
         Runs actions in top-level transactions of their own.
     cascade_max : int
         Bound on rules triggering rules.
@@ -63,7 +63,7 @@ class Runner:
         self,
         trails: Trails,
         counters: Counters,
-        launcher: Detached,
+        launcher: Launcher,
         *,
         cascade_max: int,
         breadth_first: bool,

@@ -12,8 +12,8 @@ from contextlib import nullcontext
 from dataclasses import asdict, replace
 from typing import Any
 
-from activedb.engine._detached import Detached
 from activedb.engine._firings import STREAM_RUN
+from activedb.engine._launcher import Launcher
 from activedb.engine._letters import Letter
 from activedb.engine._triggered import Fed, is_systemic
 from activedb.engine._triggering import Triggering
@@ -61,7 +61,7 @@ class StreamRun:
         *,
         forest: Forest,
         triggering: Triggering,
-        detached: Detached,
+        launcher: Launcher,
         journal: StreamJournal,
     ):
         self.stream = stream
@@ -69,7 +69,7 @@ class StreamRun:
         self.on_progress: Callable[[int], None] = lambda events: None
         self._forest = forest
         self._triggering = triggering
-        self._detached = detached
+        self._launcher = launcher
         self._journal = journal
         self._keys = [("event", name) for name in stream.types]
         self._last: LedgerEntry | None = None
@@ -125,11 +125,11 @@ class StreamRun:
         if last is not None and newest_us is not None:
             first = replace(last, part=last.part + 1, punctuation_us=newest_us + 1)
             self._run_parts(first, Arrivals())
-        self._detached.join()
-        if self._detached.recover():  # those that a lost connection or a lock kept from ending
-            self._detached.join()
+        self._launcher.join()
+        if self._launcher.recover():  # those that a lost connection or a lock kept from ending
+            self._launcher.join()
         if last is not None:
-            self._detached.of_batches.forget_done(self._run_name(last))
+            self._launcher.of_batches.forget_done(self._run_name(last))
 
     @property
     def punctuation_us(self) -> int | None:
@@ -213,7 +213,7 @@ class StreamRun:
     def _run_part(self, entry: LedgerEntry, chunk: list[Arrival], arrivals: Arrivals) -> None:
         # Not named after batch and part: what is done again may be parted differently.
         run = Run(name=self._run_name(entry), is_batch=True)
-        self._detached.join(running_max=_DETACHED_MAX)
+        self._launcher.join(running_max=_DETACHED_MAX)
 
         def body(t: Transaction) -> None:
             self._process(t, entry, chunk, arrivals)
@@ -227,7 +227,7 @@ class StreamRun:
             # offending event alone is undone.
             run.careful = True
             self._forest.run(body, run)
-        self._detached.of_batches.committed(run)
+        self._launcher.of_batches.committed(run)
 
     def _process(
         self, t: Transaction, entry: LedgerEntry, chunk: list[Arrival], arrivals: Arrivals
@@ -257,8 +257,8 @@ class StreamRun:
                 drop=[(a.occurrence.us, a.batch_id, a.position) for a in dead],
                 forget_before_us=forget_before_us,
             )
-            self._detached.journal.write_letters(connection, [asdict(x) for x in letters])
-            self._detached.of_batches.settle(connection, t.hierarchy.run)
+            self._launcher.journal.write_letters(connection, [asdict(x) for x in letters])
+            self._launcher.of_batches.settle(connection, t.hierarchy.run)
 
         t.hierarchy.durable.append(write)
 
@@ -322,7 +322,7 @@ class StreamRun:
         self._buffer = EventTimeBuffer()
         self._last = self._journal.last()
         if absorb:
-            self._detached.of_batches.remember_done(f"{STREAM_RUN}{self.stream.name}/")
+            self._launcher.of_batches.remember_done(f"{STREAM_RUN}{self.stream.name}/")
         arrivals = [Arrival.restore(record) for record in self._journal.kept_events()]
         passed_us = self.punctuation_us
         waiting: list[Arrival] = []

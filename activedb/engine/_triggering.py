@@ -20,7 +20,7 @@ from activedb.transactions import Run, State, Transaction
 from coupling import Coupling, CycleBoundReached
 
 if TYPE_CHECKING:
-    from activedb.engine._detached import Detached
+    from activedb.engine._launcher import Launcher
 
 __all__ = ["Triggering"]
 
@@ -35,7 +35,7 @@ class Triggering:
     Parameters
     ----------
     catalog : Catalog
-    launcher : Detached
+    launcher : Launcher
         Runs rules in top-level transactions of their own.
     write_letters : callable ``(t, letters)``
         Makes letters durable with the commit of the top-level transaction `t`.
@@ -49,7 +49,7 @@ class Triggering:
         self,
         catalog: Catalog,
         *,
-        launcher: Detached,
+        launcher: Launcher,
         write_letters: Callable[[Transaction, list[Letter]], None],
         cycles_max: int,
         cascade_max: int,

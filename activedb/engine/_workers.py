@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from activedb.engine._detached import Detached
+from activedb.engine._launcher import Launcher
 from activedb.engine._triggered import SYSTEMIC
 from activedb.errors import ConfigurationError, TransactionStateError
 from activedb.transactions import current_transaction
@@ -35,14 +35,14 @@ class Worker:
 
     Parameters
     ----------
-    detached : Detached
+    launcher : Launcher
     threads : int
         Those of the pool. Twice as many firings are taken at most, so that a thread that has ended
         one finds another.
     """
 
-    def __init__(self, detached: Detached, threads: int):
-        self._detached = detached
+    def __init__(self, launcher: Launcher, threads: int):
+        self._launcher = launcher
         self._threads = threads
         self._latch = threading.Lock()
 
@@ -77,32 +77,32 @@ class Worker:
     def _run(
         self, stop: threading.Event, poll_s: float, on_progress: Callable[[int, int], None]
     ) -> int:
-        detached = self._detached
+        launcher = self._launcher
         taken, next_look_s = 0, 0.0
-        hints = detached.journal.hints()
-        detached.on_ended = lambda running: hints.wake() if running <= self._threads else None
+        hints = launcher.journal.hints()
+        launcher.on_ended = lambda running: hints.wake() if running <= self._threads else None
         try:
             while not stop.is_set():
-                room = 2 * self._threads - detached.running
+                room = 2 * self._threads - launcher.running
                 is_time = time.monotonic() >= next_look_s
                 more = 0
                 if room >= self._threads or is_time:
                     try:
                         if is_time:
                             next_look_s = time.monotonic() + poll_s
-                            detached.start_left()
-                        more = detached.take_over(max(room, 0), of_dead=is_time)
+                            launcher.start_left()
+                        more = launcher.take_over(max(room, 0), of_dead=is_time)
                     except SYSTEMIC:
                         _LOG.warning("no firings can be taken over for now", exc_info=True)
                         stop.wait(_PAUSE_S)
                 taken += more
-                on_progress(taken, detached.running)
+                on_progress(taken, launcher.running)
                 if more < room or room <= 0:
                     left_s = next_look_s - time.monotonic()
                     hints.wait(min(max(left_s, 0.0), _STOP_S_MAX))
         finally:
-            detached.on_ended = lambda running: None
+            launcher.on_ended = lambda running: None
             hints.close()
-        on_progress(taken, detached.running)
-        detached.join()
+        on_progress(taken, launcher.running)
+        launcher.join()
         return taken

@@ -146,6 +146,13 @@ class Nesting(Node):
             attempt, name=lambda: f"transaction {self.path}/{label}", within=self
         )
 
+    def try_child(self, function: Callable[[Transaction], T], *, label: str) -> T:
+        """Run `function` in a child on this thread, once: not again if it is a deadlock's victim.
+
+        REQUIRES: this thread runs a call of `run_in_parallel`, which has offered the locks.
+        """
+        return self._begin_child(label).call(function)
+
     def run_in_parallel(self, calls: Iterable[Callable[[], None]]) -> None:
         """Make `calls`, each of which runs children of this transaction, on the pool's threads.
 

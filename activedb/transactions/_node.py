@@ -90,6 +90,8 @@ class Node:
     priority, group : int or None
         That of the rule among those that run together: in one cycle of the parent, which `group`
         numbers, or at one event of the parent. For the recording only.
+    condition_of : str or None
+        Name of the rule whose condition is evaluated in it, or in a superior: it may only read.
     kin : Kin
         What it shares with the other transactions of its hierarchy; `_inferiors`, `_doom`,
         `_lent`, the end of `state` and the workspaces are guarded by its latch.
@@ -122,6 +124,7 @@ class Node:
         self.workspace = Workspace()
         self.label = label
         self.kin: Kin = Kin() if parent is None else parent.kin
+        self.condition_of: str | None = None if parent is None else parent.condition_of
         self._timestamp = timestamp
         if timestamp is None and parent is not None:
             self._timestamp = parent._timestamp

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Never, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Never
 
 from activedb.errors import (
     ConditionWrites,
@@ -20,7 +20,6 @@ from lockmgr import Mode
 
 __all__ = ["Transaction"]
 
-T = TypeVar("T")
 
 _ABSENT: Any = object()
 
@@ -35,13 +34,10 @@ class Transaction(Nesting):
 
     Attributes
     ----------
-    condition_of : str or None
-        Name of the rule whose condition is evaluated in it, or in a superior: it may only read.
     running : object or None
         What the layer above runs in it.
     """
 
-    condition_of: str | None = None
     running: Any = None
 
     def get(
@@ -202,19 +198,6 @@ class Transaction(Nesting):
             f"the action",
             rule=rule or "",
         )
-
-    def _begin_child(self, label: str, **options: Any) -> Transaction:
-        child = super()._begin_child(label, **options)
-        if self.condition_of is not None:
-            child.condition_of = self.condition_of
-        return child
-
-    def try_child(self, function: Callable[[Transaction], T], *, label: str) -> T:
-        """Run `function` in a child on this thread, once: not again if it is a deadlock's victim.
-
-        REQUIRES: this thread runs a call of `run_in_parallel`, which has offered the locks.
-        """
-        return self._begin_child(label).call(function)
 
     def lock_rows(self, spec: TableSpec, keys: list[Key]) -> dict[Key, Row | None]:
         """Rows by key, None where absent, locked because somebody writes them at the server."""

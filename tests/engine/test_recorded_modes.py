@@ -101,7 +101,7 @@ def test_child_that_runs_beside_rules_has_no_place_among_their_priorities(
     audited(recorded)
 
 
-@pytest.mark.parametrize("coupling", ["detached", "sequential"])
+@pytest.mark.parametrize("coupling", ["detached", "sequential", "causal"])
 def test_firing_is_spawned_where_its_event_was_raised_and_begins_later(
     recorded: Ledger, coupling: str
 ) -> None:
@@ -110,14 +110,40 @@ def test_firing_is_spawned_where_its_event_was_raised_and_begins_later(
         recorded.db.signal("E")
     recorded.db.join()
     events = audited(recorded)
-    mode = SpawnMode.DETACHED if coupling == "detached" else SpawnMode.SEQUENTIAL
-    (spawn,) = spawns(events, mode)
+    (spawn,) = spawns(events, SpawnMode[coupling.upper()])
     assert (spawn.by, spawn.parent) == (s.id, None)
     begin = events.index(Begin(spawn.child))
     assert events.index(spawn) < begin
     assert Commit(spawn.child) in events
     if coupling == "sequential":
         assert events.index(Commit(t.id)) < begin
+    elif coupling == "causal":
+        assert events.index(Commit(t.id)) < events.index(Commit(spawn.child))
+
+
+def test_exclusive_firing_is_spawned_where_its_event_was_raised(recorded: Ledger) -> None:
+    listen(recorded, "rule", "E", coupling="exclusive")
+    with recorded.db.transaction() as t:
+        with t.subtransaction() as s:
+            recorded.db.signal("E")
+        t.abort()
+    recorded.db.join()
+    events = audited(recorded)
+    (spawn,) = spawns(events, SpawnMode.EXCLUSIVE)
+    assert spawn.by == s.id
+    assert events.index(Abort(t.id)) < events.index(Begin(spawn.child))
+
+
+def test_action_that_runs_detached_is_spawned_by_the_rules_transaction(recorded: Ledger) -> None:
+    listen(recorded, "rule", "E", when=lambda t, o: True, condition_action="detached")
+    with recorded.db.transaction() as t:
+        recorded.db.signal("E")
+    recorded.db.join()
+    events = audited(recorded)
+    (condition,) = spawns(events, SpawnMode.IMMEDIATE)
+    (action,) = spawns(events, SpawnMode.DETACHED)
+    assert (condition.by, action.by) == (t.id, condition.child)
+    assert Commit(action.child) in events
 
 
 def test_firing_of_a_transaction_that_aborts_is_only_a_promise(recorded: Ledger) -> None:

@@ -346,7 +346,7 @@ def test_firing_that_cannot_be_read_becomes_a_letter(where: Place) -> None:
         {**row, "firing": "a", "occurrence": {"name": "no time"}},
         {**row, "firing": "b", "occurrence": encode(event("E", 1, n=1))},
     ]
-    ledger.db._detached.journal.record(rows, held=False)
+    ledger.db._launcher.journal.record(rows, held=False)
     assert ledger.db.recover() == 1
     ledger.db.join()
     assert ledger.lines() == ["rule 1"]
@@ -376,7 +376,7 @@ def test_worker_beside_who_triggers_begins_sequential_rules_after_the_triggering
 ) -> None:
     ledger = open_ledger(there.open(firings="queue", recording="full"))
     listen(ledger, "sequential")
-    detached, points = ledger.db._detached, []
+    detached, points = ledger.db._launcher, []
 
     def trigger(point: str) -> None:
         if point == "after commit":

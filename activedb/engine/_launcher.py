@@ -26,14 +26,14 @@ from activedb.store import Journal
 from activedb.transactions import Forest, Run, Transaction, current_transaction
 from coupling import Coupling
 
-__all__ = ["Detached"]
+__all__ = ["Launcher"]
 
 _LOG = logging.getLogger(__name__)
 _CLAIMED_MAX = 1_000  # at a time
 
 
-class Detached:
-    """Starts detached rules and keeps count of those that have not ended.
+class Launcher:
+    """Starts the rules that run in top-level transactions, and counts those that have not ended.
 
     A firing's transaction marks it done in the same commit as its effects, so it takes effect
     once, however often it is started. What makes it start again after a crash depends on the
