@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 
 from activedb.engine._triggered import Triggered
-from activedb.errors import TransactionAborted
+from activedb.errors import Deadlock, TransactionAborted
 from activedb.transactions import Transaction
 
 __all__ = ["holds", "holds_beside"]
@@ -32,8 +32,9 @@ def holds_beside(s: Transaction, item: Triggered) -> bool:
     """Evaluate the condition and run the action in two children of `s`, in parallel.
 
     Returns whether the condition was true, and so the action has been done. An action that has
-    failed while the condition was false has left nothing, and nobody is told. Neither child is
-    tried again alone: what is worth another try is raised, and fails `s`.
+    failed while the condition was false has left nothing, and nobody is told. An action that has
+    given way to the condition runs again after it. Otherwise neither child is tried again alone:
+    what is worth another try is raised, and fails `s`.
     """
     return _Beside(s, item).run()
 
@@ -61,9 +62,15 @@ class _Beside:
             return False
         if of_condition is not None:
             raise of_condition
-        if of_action is not None:
+        if isinstance(of_action, Deadlock) and not self._s.is_doomed:
+            # It began at its own risk and gave way to the condition, which is known to hold now.
+            self._s.run_child(self._alone, label=self._labels[1])
+        elif of_action is not None:
             raise of_action
         return True
+
+    def _alone(self, a: Transaction) -> None:
+        self._item.rule.act(a, self._item.occurrence)
 
     def _guarded(self, number: int, part: Callable[[], None]) -> Callable[[], None]:
         """`part`, so that the other one is always awaited: what it raises is told afterwards."""
