@@ -198,9 +198,13 @@ class Deadlock(TransactionError):
         Whether retrying a subtransaction is of no use any more: it was retried as often as
         allowed, or the cycle goes through another hierarchy. The top-level transaction is
         retried all the same.
+    breaker : int
+        Id of the smallest transaction whose abort breaks the cycle: this one, or a superior that
+        retains what others wait for. Trying again what is below it would end as before.
     """
 
     exhausted = False
+    breaker = 0
 
 
 class LockTimeout(TransactionError):

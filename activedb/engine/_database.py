@@ -383,6 +383,7 @@ class Database:
             when = t.timestamp
         o = Occurrence(name, when, params)
         if t is not None and t.forest is self._forest:
+            t.check_usable()
             self._triggering.occurred(t, o)
         else:
             self._forest.run(lambda top: self._triggering.occurred(top, o))

@@ -33,7 +33,7 @@ from activedb.transactions._states import State
 from activedb.transactions._transaction import Transaction
 from activedb.transactions._watched import Watched
 from lockmgr import Deadlock as LockDeadlock
-from lockmgr import LockManager, LockTable, Mode, WaitCancelled
+from lockmgr import EdgeKind, LockManager, LockTable, Mode, WaitCancelled
 from lockmgr import LockTimeout as LockWaitTimeout
 
 __all__ = ["Forest", "Listener"]
@@ -315,6 +315,12 @@ class Forest:
         with node.kin.latch:
             members = node.hierarchy.members
             deadlock.exhausted = any(edge.waiter not in members for edge in error.report.cycle)
+        deadlock.breaker = node.id
+        for edge in reversed(error.report.cycle):
+            # A superior is waited for, and waits itself only for this one, or for one in between.
+            if edge.kind is not EdgeKind.COMMIT or edge.waited_for != deadlock.breaker:
+                break
+            deadlock.breaker = edge.waiter
         return deadlock
 
     def end(self, node: Transaction) -> None:

@@ -508,6 +508,10 @@ class Node:
             f"using it in a with block"
         )
 
+    def check_usable(self) -> None:
+        """Raise unless this thread may use it now, as each step of it does."""
+        self._check_usable()
+
     def _check_usable(self) -> None:
         """Raise unless this thread may use it now; every public method begins with this."""
         if (

@@ -98,6 +98,8 @@ class Retries:
         inside = within is not None
         if isinstance(error, ConnectionLost) and (inside or error.committed is not False):
             return False
+        if inside and isinstance(error, Deadlock) and _is_in_line(error.breaker, within):
+            return False  # the cycle would be there again: it is for a superior to try again
         is_spent = number > self._settings.retries_max
         if is_spent:
             self._counters.add("retries_exhausted")
@@ -142,6 +144,13 @@ class Retries:
             parent.kin.pause(
                 lambda event: self.wait(event, delay_s), lambda: stopped() or parent.is_doomed
             )
+
+
+def _is_in_line(tid: int, node: Node | None) -> bool:
+    """Whether `tid` is `node` or a superior of it; O(depth)."""
+    while node is not None and node.id != tid:
+        node = node.parent
+    return node is not None
 
 
 def _times(number: int) -> str:

@@ -9,7 +9,7 @@ A program is data: rules, top-level transactions, and steps in both.
 =====================  ==========================================================================
 ``Add(counter, n)``    a counter grows
 ``Write()``            a row of the log, named after the path that leads here
-``Raise(k, n)``        an event of kind `k`: a signal, or if `k` is odd a row that is inserted
+``Raise(k, n, …)``     an event of kind `k`: a signal, or if `k` is odd a row that is inserted
 ``Fail(by_abort)``     an error, or the abort of the transaction in which it stands
 ``Sub(steps)``         a subtransaction; its failure goes no further
 ``Par(branches)``      subtransactions side by side, awaited; their failures go no further
@@ -42,10 +42,15 @@ class Write:
 
 @dataclass(frozen=True)
 class Raise:
-    """Raise an event of kind `kind` with the parameter `n`."""
+    """Raise an event of kind `kind` with the parameter `n`.
+
+    If that fails, the program goes on as if nothing had happened, if it `swallows` the error. It
+    does not get far: a rule that takes the triggering transaction along takes it.
+    """
 
     kind: int
     n: int
+    swallows: bool = False
 
 
 @dataclass(frozen=True)

@@ -133,11 +133,12 @@ class Played:
                     t.update(self.counters, counter, n=row["n"] + n)
                 case Write():
                     t.insert(self.tables["log"], {"id": here, "n": 0})
-                case Raise(kind, n):
-                    if kind % 2:
-                        t.insert(self.tables[f"facts{kind}"], {"id": here, "n": n})
-                    else:
-                        self.db.signal(f"E{kind}", path=here, n=n)
+                case Raise(kind, n, swallows):
+                    with contextlib.suppress(*((RuleFailed,) if swallows else ())):
+                        if kind % 2:
+                            t.insert(self.tables[f"facts{kind}"], {"id": here, "n": n})
+                        else:
+                            self.db.signal(f"E{kind}", path=here, n=n)
                 case Fail(by_abort):
                     if by_abort:
                         t.abort("as planned")

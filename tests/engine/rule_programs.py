@@ -60,13 +60,13 @@ class _Draft:
         choices = ["write", "add", "raise", "raise", "raise", "raise", "sub", "par", "fail"]
         what = self.one_of(choices)
         if what == "raise" and kinds:
-            return Raise(self.one_of(kinds), self._draw(st.integers(0, 5)))
+            return Raise(self.one_of(kinds), self._draw(st.integers(0, 5)), self.chance(3))
         if what == "sub" and depth:
             return Sub(self.steps(above, depth - 1, 2))
         if what == "par" and depth:
             branches = self._draw(st.integers(1, 2))
             return Par(tuple(self.steps(above, depth - 1, 2) for _ in range(branches)))
-        if what == "fail" and self.chance(2):
+        if what == "fail":
             return Fail(self._draw(st.booleans()))
         if what == "add":
             return Add(self._draw(st.integers(0, COUNTERS - 1)), self._draw(st.integers(1, 9)))
@@ -76,15 +76,16 @@ class _Draft:
 
     def rule(self, on: int) -> None:
         number = len(self.rules)
-        coupling = self.one_of(self._modes)
+        coupling = self.one_of([*self._modes, *_CHILD, *_CHILD])
+        steps = self.steps(on, 1, 3)
         rule = RuleSpec(
             f"r{number}",
             on,
             coupling,
-            self.steps(on, 1, 3),
+            steps if self.chance(3) else (Write(), *steps),
             priority=self.one_of([None, 0, 1]),
             on_abort=self.one_of(["triggering", "rule"]),
-            unless=self.one_of([0, 0, 1, 2, 3]),
+            unless=self.one_of([0, 0, 0, 2, 3]),
         )
         if rule.unless:
             rule = replace(rule, condition_action=self.one_of(self._condition_actions))
@@ -147,7 +148,7 @@ def programs(
     """Programs with rules in these modes."""
     draft = _Draft(draw, modes, condition_actions)
     for kind in reversed(range(KINDS)):
-        for _ in range(draw(st.integers(1, 3))):
+        for _ in range(draw(st.integers(2, 3))):
             draft.rule(kind)
     tops = tuple(
         Top(f"t{number}", draft.steps(-1, 2, 5)) for number in range(draw(st.integers(1, 3)))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import TYPE_CHECKING
 
 import pytest
 
 import activedb as adb
-from activedb.errors import SerializationConflict
+from activedb.errors import RuleFailed, SerializationConflict
 from activedb.events import encode
 from activedb.store import Journal
 from tests.databases import PATIENCE_S, in_thread, until
@@ -297,3 +298,16 @@ def test_detached_occurrence_keeps_rows_and_times(ledger: Ledger) -> None:
             "facts",
         )
     ]
+
+
+def test_event_in_a_transaction_that_has_to_abort_triggers_nothing(ledger: Ledger) -> None:
+    ledger.db.rule(on=adb.event("E"), coupling="detached", name="detached")(
+        lambda t, o: ledger.write(t, "ran")
+    )
+    ledger.db.rule(on=adb.event("CHECK"), name="check")(lambda t, o: 1 / 0)
+    with pytest.raises(RuleFailed), ledger.db.transaction():
+        with contextlib.suppress(RuleFailed):
+            ledger.db.signal("CHECK")
+        ledger.db.signal("E")
+    ledger.db.join()
+    assert ledger.lines() == []

@@ -250,3 +250,35 @@ def test_same_seed_gives_the_same_pauses() -> None:
         retries.random = random.Random(4)
         drawn.append([retries.delay_s(Deadlock("x"), n) for n in range(1, 9)])
     assert drawn[0] == drawn[1]
+
+
+def test_deadlock_of_siblings_is_tried_again_where_the_abort_gives_up_the_lock(bank: Bank) -> None:
+    """Each sibling retains what its first child has locked, and its second wants the other's.
+
+    The victim, a second child, holds nothing: trying that again would not help.
+    """
+    meeting = threading.Barrier(2, timeout=PATIENCE_S)
+    met: set[int] = set()
+
+    def add(t: Transaction, key: int) -> None:
+        with t.subtransaction() as s:
+            row = s.get(bank.accounts, key, for_update=True)
+            assert row is not None
+            s.update(bank.accounts, key, balance=row["balance"] + 1)
+
+    def both(s: Transaction, first: int, second: int) -> None:
+        add(s, first)
+        if first not in met:
+            met.add(first)
+            meeting.wait()
+        s.spawn(add, second).result()
+
+    def work(t: Transaction) -> None:
+        for child in [t.spawn(both, 1, 2), t.spawn(both, 2, 1)]:
+            child.result()
+
+    before = bank.committed()
+    bank.db.run(work)
+    after = bank.committed()
+    assert [after[key] - before[key] for key in (1, 2)] == [2, 2]  # type: ignore[operator]
+    assert bank.db.counters()["transactions_retried"] == 1
