@@ -58,6 +58,9 @@ NO_JAVA = Spark needs Java 17 or newer, and $(if $(JAVA_HOME),JAVA_HOME ($(JAVA_
 java:
 	@$(if $(shell $(JAVA_WILL_DO)),,$(error $(NO_JAVA)))
 
+# The tests wait more than they compute; each process has servers of its own.
+TEST_PROCESSES ?= 2
+
 # -- what people run -------------------------------------------------------------------------------
 
 help: ## List these targets
@@ -66,13 +69,14 @@ help: ## List these targets
 	@echo 'PYTHON=python3.12          the Python to make .venv with; else the first that will do'
 	@echo 'DEMO_ARGS="--events 5000"  options of activedb demo (--help lists them)'
 	@echo 'PYTEST_ARGS="-k lockmgr"   options of pytest'
+	@echo 'TEST_PROCESSES=4           run the tests in so many processes; else in 2'
 	@echo 'BENCH_ARGS=--json          options of the benchmark'
 
 demo: java $(STAMP) ## Run the hospital ward through Spark and rules into Postgres
 	@.venv/bin/activedb demo $(DEMO_ARGS)
 
 test: java lint ## Check style, types and imports, then run the tests
-	.venv/bin/python -m pytest $(PYTEST_ARGS)
+	.venv/bin/python -m pytest -n $(TEST_PROCESSES) --dist worksteal $(PYTEST_ARGS)
 
 lint: $(STAMP) ## Check style, types and imports only
 	.venv/bin/ruff check .
