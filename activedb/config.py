@@ -77,7 +77,8 @@ class Settings(BaseSettings):
         for the end of all rules at its level and run beside it then (``breadth_first``).
     firings : str
         Who runs the rules that have top-level transactions of their own: ``here``, the process
-        that triggers them, or ``queue``, whichever worker is free (`Database.work`).
+        that triggers them, or ``queue``, whichever worker is free (`Database.work`). On
+        ``memory://`` always here, as no other process can see it.
     quarantine_after : int
         After how many failures in a row a rule that fails alone is not run any more; 0: never.
     batch_events_max : int

@@ -75,11 +75,6 @@ def connect(
     chosen = Settings.load(url=url, **settings)
     if fresh and chosen.db_schema is None and chosen.url != "memory://":
         raise ConfigurationError("fresh=True drops a schema: say which with db_schema=")
-    if chosen.firings == "queue" and chosen.url == "memory://":
-        raise ConfigurationError(
-            "firings='queue' leaves rules to other processes, and none of them can see memory://; "
-            "use a Postgres, or firings='here'"
-        )
     return Database(chosen, clock or SystemClock(), fresh=fresh)
 
 
@@ -100,7 +95,8 @@ class Database:
         self._catalog = Catalog()
         self._streams: dict[str, Stream] = {}
         self._stream_runs: dict[str, StreamRun] = {}
-        journal = Journal(self._store, is_queued=settings.firings == "queue")
+        is_queued = settings.firings == "queue" and settings.url != "memory://"
+        journal = Journal(self._store, is_queued=is_queued)
         self._launcher = Launcher(journal, self._catalog)
         self._triggering = Triggering(
             self._catalog,

@@ -297,8 +297,18 @@ def test_worker_in_memory_is_refused() -> None:
         pytest.raises(ConfigurationError, match="belongs to one process"),
     ):
         db.work()
-    with pytest.raises(ConfigurationError, match="none of them can see memory"):
-        adb.connect("memory://", firings="queue")
+
+
+def test_firings_in_memory_run_here_though_others_should_run_them() -> None:
+    with adb.connect("memory://", firings="queue") as db:
+        ledger = open_ledger(db)
+        for coupling in ("detached", "sequential"):
+            db.rule(on=adb.event("E"), coupling=coupling, name=coupling)(
+                lambda t, o: ledger.write(t, "ran")
+            )
+        db.signal("E")
+        db.join()
+        assert ledger.lines() == ["ran", "ran"]
 
 
 def test_worker_inside_a_transaction_or_twice_is_refused(there: Place) -> None:
