@@ -33,7 +33,7 @@ from activedb.transactions._states import State
 from activedb.transactions._transaction import Transaction
 from activedb.transactions._watched import Watched
 from lockmgr import Deadlock as LockDeadlock
-from lockmgr import EdgeKind, LockManager, LockTable, Mode, WaitCancelled
+from lockmgr import Edge, EdgeKind, LockManager, LockTable, Mode, WaitCancelled
 from lockmgr import LockTimeout as LockWaitTimeout
 
 __all__ = ["Forest", "Listener"]
@@ -315,12 +315,7 @@ class Forest:
         with node.kin.latch:
             members = node.hierarchy.members
             deadlock.exhausted = any(edge.waiter not in members for edge in error.report.cycle)
-        deadlock.breaker = node.id
-        for edge in reversed(error.report.cycle):
-            # A superior is waited for, and waits itself only for this one, or for one in between.
-            if edge.kind is not EdgeKind.COMMIT or edge.waited_for != deadlock.breaker:
-                break
-            deadlock.breaker = edge.waiter
+        deadlock.breaker = _breaker(node, error.report.cycle)
         return deadlock
 
     def end(self, node: Transaction) -> None:
@@ -367,3 +362,21 @@ class Forest:
         except ActiveDBError:
             # The connection is gone, and with it the server's side of the transaction.
             self.counters.add("sessions_lost")
+
+
+def _breaker(victim: Node, cycle: tuple[Edge, ...]) -> int:
+    """Id of the smallest transaction whose abort breaks a cycle for good; see `Deadlock`.
+
+    That is a superior of the victim if somebody outside waits for what that one retains, and it
+    waits itself only for the victim to end.
+    """
+    found, *before = victim, *reversed(cycle)
+    while found.parent is not None and before[0].kind is EdgeKind.COMMIT:
+        found = found.parent
+        del before[0]
+    with found.kin.latch:
+        sphere: list[Node] = [found]
+        for node in sphere:  # grows while it is walked
+            sphere.extend(node._inferiors)
+    is_own_affair = any(node.id == before[0].waiter for node in sphere)
+    return victim.id if is_own_affair else found.id
