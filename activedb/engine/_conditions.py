@@ -70,6 +70,7 @@ class _Beside:
         return True
 
     def _alone(self, a: Transaction) -> None:
+        a.deferred = self._s.deferred  # what it defers waits where what the rule defers does
         self._item.rule.act(a, self._item.occurrence)
 
     def _guarded(self, number: int, part: Callable[[], None]) -> Callable[[], None]:
@@ -104,6 +105,6 @@ class _Beside:
             self._has_begun.wait()
             if self._condition is not None:
                 a.forest.dependencies.depend(a, self._condition)
-            self._item.rule.act(a, self._item.occurrence)
+            self._alone(a)
 
         self._s.try_child(act, label=self._labels[1])

@@ -108,5 +108,8 @@ class Trails:
             mine.firings += trail.firings
             mine.intents |= trail.intents
             mine.next_level += trail.next_level
-            for item in trail.next_cycle:
-                mine.cycles.defer(item)
+            if above.deferred and above.parent is not None:
+                mine.next_cycle += trail.next_cycle
+            else:
+                for item in trail.next_cycle:
+                    mine.cycles.defer(item)
