@@ -227,7 +227,7 @@ def test_transaction_whose_exclusive_rule_was_started_elsewhere_does_not_commit(
 
 
 def test_firing_that_was_given_up_for_now_is_tried_again(there: Place) -> None:
-    ours = open_ledger(there.open(lock_timeout_ms=50, retries_max=0), {1: 10})
+    ours = open_ledger(there.open(lock_timeout_ms=400, retries_max=0), {1: 10})
     tried = threading.Event()
 
     @ours.db.rule(on=adb.event("E"), coupling="detached")
