@@ -154,7 +154,7 @@ def _retried(
 
 
 def run_pending(file: Path | None, url: str | None, reporter: Reporter) -> None:
-    """Print the firings of detached and sequential rules that are recorded and not done.
+    """Print the firings that are recorded, due and not done.
 
     Raises
     ------

@@ -148,7 +148,7 @@ def pending(
     as_json: Json = False,
     show_traceback: Trace = False,
 ) -> None:
-    """List the detached and sequential rules that are recorded and not done, oldest first."""
+    """List the rules that are due in transactions of their own and not done, oldest first."""
     run_pending(file, url, Reporter(as_json=as_json))
 
 

@@ -171,7 +171,7 @@ class Database:
         on_abort : {"triggering", "rule"}
             What a rule that raises takes along: the triggering transaction (which gets
             `RuleFailed`), or only its own subtransaction (and the dead-letter table keeps the
-            reason). A detached or sequential rule always fails alone.
+            reason). One with a top-level transaction of its own always fails alone.
         name : str, optional
             The function's name by default; unique.
         params : mapping of str to value, optional
@@ -435,7 +435,7 @@ class Database:
         self._launcher.join()
 
     def pending_firings(self) -> list[PendingFiring]:
-        """Detached and sequential rules that are due: recorded and not done, the oldest first.
+        """Rules due in top-level transactions of their own: recorded, not done; the oldest first.
 
         Those that run at this moment are among them. O(n log n).
         """

@@ -140,6 +140,10 @@ class Exclusive:
         elif intents is not None:
             self._launcher.start_late(list(intents.firings.values()))
 
+    def decide_left(self) -> None:
+        """Make due what should have been while the server was away."""
+        self._fall_due([])
+
     def _fall_due(self, firings: Iterable[Firing]) -> None:
         with self._latch:
             named = {f.row["firing"]: f for f in (*self._undecided, *firings)}

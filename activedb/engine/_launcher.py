@@ -295,6 +295,7 @@ class Launcher:
 
     def start_left(self) -> int:
         """Start the firings again that were given up for now; returns how many."""
+        self.triggering.decide_left()
         with self._idle:
             left, self._left = self._left, {}
         for firing in left.values():

@@ -12,7 +12,7 @@ __all__ = ["PendingFiring", "read_pending"]
 
 @dataclass(frozen=True, slots=True)
 class PendingFiring:
-    """A detached or sequential rule that is due.
+    """A rule that is due in a top-level transaction of its own.
 
     Attributes
     ----------

@@ -166,6 +166,10 @@ class Triggering:
         """The work of this name has come to nothing: what waits for that is due."""
         self._exclusive.failed(run_name)
 
+    def decide_left(self) -> None:
+        """Make due what could not be while the server was away."""
+        self._exclusive.decide_left()
+
     # -- raising events --------------------------------------------------------------------
 
     def occurred(self, t: Transaction, o: Occurrence) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import activedb as adb
-from activedb.errors import ConstraintViolation, SerializationConflict
+from activedb.errors import ConnectionLost, ConstraintViolation, SerializationConflict
 from tests.databases import until
 from tests.engine.ledger import declare, event
 
@@ -185,4 +185,24 @@ def test_exclusive_rule_of_a_stream_runs_for_the_events_that_fail(ledger: Ledger
     ledger.db.feed(declare(ledger.db, A=("n",)), [event("A", n, n=n) for n in range(4)])
     ledger.db.join()
     assert ledger.lines() == ["instead of 2"]
+    assert ledger.pending() == []
+
+
+def test_exclusive_rule_that_could_not_fall_due_does_so_when_asked_again(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(names: object) -> object:
+        raise ConnectionLost("the server is away")
+
+    with monkeypatch.context() as away:
+        away.setattr(ledger.db._launcher.journal, "fall_due", lost)
+        with ledger.db.transaction() as t:
+            ledger.db.signal("E", n=1)
+            t.abort()
+    ledger.db.join()
+    assert ledger.lines() == []
+    assert [row["intent"] for row in ledger.pending()] == [True]
+    ledger.db.recover()
+    ledger.db.join()
+    assert ledger.lines() == ["instead of 1"]
     assert ledger.pending() == []
