@@ -180,7 +180,7 @@ class Forest:
             if lender.lending is None:
                 lender.lending = Lending()
             if heir.state is not State.ACTIVE:
-                lender.lending.close()  # it is the top-level one, which commits
+                lender.lending.shut()  # it commits; no wait here, where others end under the latch
             hierarchy = CausalHierarchy(self.store.session(), run, cause, heir.id)
             dependent = self.transaction_class(self, hierarchy, None, label=run.name)
             self.dependencies.began(dependent, heir)

@@ -31,8 +31,13 @@ class Lending:
                     self._users -= 1
                     self._changed.notify_all()
 
-    def close(self) -> None:
-        """Let nobody use it any more; returns when nobody does."""
+    def shut(self) -> None:
+        """Let nobody use it any more, without waiting for those who do."""
         with self._changed:
             self._is_open = False
+
+    def close(self) -> None:
+        """Let nobody use it any more; returns when nobody does."""
+        self.shut()
+        with self._changed:
             self._changed.wait_for(lambda: not self._users)
