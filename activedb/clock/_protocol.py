@@ -1,0 +1,83 @@
+"""What a clock is, for those who wait for a time and for those who put times on events."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Protocol
+
+__all__ = ["Clock", "ClockSource", "ClockStatus", "Reading"]
+
+
+class Clock(Protocol):
+    """A source of time."""
+
+    def now(self) -> datetime:
+        """Return the time of day, aware, in UTC."""
+        ...
+
+    def monotonic_s(self) -> float:
+        """Return seconds since some fixed moment; never goes back."""
+        ...
+
+    def wait_until(self, moment: datetime | None, woken: threading.Event) -> None:
+        """Block until `woken` is set or `moment` is reached; None: until `woken` is set.
+
+        May return early, and may set `woken` itself, so the caller looks at both afterwards.
+        """
+        ...
+
+
+class ClockStatus(Enum):
+    """How far the error of a reading can be trusted."""
+
+    SYNCHRONIZED = "synchronized"
+    """Synchronised to reference time; the error is the synchronisation distance."""
+    UNKNOWN = "unknown"
+    """Not synchronised; the error is one that somebody configured, no bound."""
+    FIXED = "fixed"
+    """The error is the one that somebody vouches for."""
+    SIMULATED = "simulated"
+    """Simulated; the error is a bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One reading of a node's clock (Liebig, Cilia, Buchmann, section III.C: ``get_time``).
+
+    Attributes
+    ----------
+    reference_us : int
+        The reading of the virtual clock: microseconds since the epoch.
+    error_us : int
+        Reference time is within `reference_us` ± `error_us`, as far as `status` goes: the
+        synchronisation distance.
+    status : ClockStatus
+        How far the error can be trusted.
+    local_us : int
+        The reading of the local clock: microseconds since some fixed moment, never going back.
+    """
+
+    reference_us: int
+    error_us: int
+    status: ClockStatus
+    local_us: int
+
+
+class ClockSource(Protocol):
+    """What timestamps are made from: a clock that tells its own error; safe to share."""
+
+    def read(self) -> Reading:
+        """Return the time now, with its error."""
+        ...
+
+
+def in_microseconds(moment: datetime) -> int:
+    """Return `moment`, which is aware, in microseconds since the epoch, exactly."""
+    return (moment - _EPOCH) // _MICROSECOND
+
+
+_EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+_MICROSECOND = timedelta(microseconds=1)
