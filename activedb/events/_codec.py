@@ -17,10 +17,12 @@ from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
+from activedb.clock import ClockStatus
 from activedb.errors import BadEvent
+from activedb.events._accuracy import AccuracyInterval, LocalClock
 from activedb.events._occurrence import Occurrence
 
-__all__ = ["decode", "decode_params", "encode", "encode_params"]
+__all__ = ["decode", "decode_params", "decode_stamp", "encode", "encode_params", "encode_stamp"]
 
 _TAG = "$"
 _DEPTH_MAX = 64
@@ -62,15 +64,19 @@ def decode_params(data: Mapping[str, Any]) -> dict[str, Any]:
 def encode(o: Occurrence) -> dict[str, Any]:
     """Return `o`, rows and parts included, as a JSON-able dict for `decode`.
 
+    A Kleene part is a list of encoded occurrences; an accuracy interval stands under ``"stamp"``
+    in place of ``"timestamp"``; the kind ``"event"`` goes without saying.
+
     Raises
     ------
     BadEvent
         As `encode_params`, naming the parameter or column.
     """
-    data: dict[str, Any] = {
-        "name": _encode(o.name, "the name", 0),
-        "timestamp": _encode(o.timestamp, "the timestamp", 0),
-    }
+    data: dict[str, Any] = {"name": _encode(o.name, "the name", 0)}
+    if o.stamp is None:
+        data["timestamp"] = _encode(o.timestamp, "the timestamp", 0)
+    else:
+        data["stamp"] = encode_stamp(o.stamp)
     if o.id is not None:
         data["id"] = _encode(o.id, "the id", 0)
     if o.old is not None:
@@ -79,9 +85,17 @@ def encode(o: Occurrence) -> dict[str, Any]:
         data["new"] = _encode_row(o.new, "column")
     if o.old is None and o.new is None:
         data["params"] = _encode_row(o.params, "parameter")
+        if o.key[0] not in ("event", "composite"):
+            data["kind"] = o.key[0]
     if o.parts:
         # Pairs keep the parts in time order; jsonb would sort the keys of an object.
-        data["parts"] = [[_encode(name, "a part", 0), encode(p)] for name, p in o.parts.items()]
+        data["parts"] = [
+            [
+                _encode(name, "a part", 0),
+                [encode(o) for o in part] if isinstance(part, tuple) else encode(part),
+            ]
+            for name, part in o.parts.items()
+        ]
     return data
 
 
@@ -97,15 +111,55 @@ def decode(data: Mapping[str, Any]) -> Occurrence:
         rows = {name: decode_params(data[name]) for name in ("old", "new") if name in data}
         return Occurrence(
             _decode(data["name"]),
-            _decode(data["timestamp"]),
+            decode_stamp(data["stamp"]) if "stamp" in data else _decode(data["timestamp"]),
             None if rows else decode_params(data["params"]),
             id=_decode(data.get("id")),
             old=rows.get("old"),
             new=rows.get("new"),
-            parts={_decode(name): decode(part) for name, part in data.get("parts", ())},
+            parts={
+                _decode(name): tuple(map(decode, part)) if isinstance(part, list) else decode(part)
+                for name, part in data.get("parts", ())
+            },
+            kind=data.get("kind", "event"),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise BadEvent(f"not an encoded occurrence ({error!r}): {data!r}") from error
+
+
+def encode_stamp(stamp: AccuracyInterval) -> dict[str, Any]:
+    """Return `stamp` as a JSON-able dict for `decode_stamp`."""
+    data: dict[str, Any] = {
+        "us": [stamp.reading_us, stamp.lower_us, stamp.upper_us],
+        "status": stamp.status.value,
+    }
+    if stamp.node is not None:
+        data["node"] = _encode(stamp.node, "the node", 0)
+    clock = stamp.local_clock
+    if clock is not None:
+        data["local_us"] = _encode_int(stamp.local_us or 0)
+        data["local_clock"] = [
+            _encode(clock.incarnation, "the incarnation", 0),
+            clock.detection_delay_us,
+            clock.drift_ppb,
+            clock.granularity_us,
+            clock.adjustment_us,
+        ]
+    return data
+
+
+def decode_stamp(data: Mapping[str, Any]) -> AccuracyInterval:
+    """Return the stamp that `encode_stamp` encoded."""
+    clock = data.get("local_clock")
+    reading_us, lower_us, upper_us = data["us"]
+    return AccuracyInterval(
+        reading_us,
+        lower_us,
+        upper_us,
+        status=ClockStatus(data["status"]),
+        node=_decode(data.get("node")),
+        local_us=_decode(data.get("local_us")),
+        local_clock=None if clock is None else LocalClock(*map(_decode, clock)),
+    )
 
 
 def _encode_row(row: Mapping[str, Any], kind: str) -> dict[str, Any]:

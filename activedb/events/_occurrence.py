@@ -7,10 +7,14 @@ from types import MappingProxyType
 from typing import Any, Never
 
 from activedb.errors import BadEvent
+from activedb.events._accuracy import AccuracyInterval
 from activedb.events._timestamps import Timestamp, microseconds
 
-__all__ = ["Occurrence", "occurrence"]
+__all__ = ["Occurrence", "Parts", "occurrence"]
 
+Parts = Mapping[str, "Occurrence | tuple[Occurrence, ...]"]
+
+_KINDS = ("event", "clock", "late", "call", "return", "transaction")
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -24,16 +28,23 @@ class Occurrence:
     name : str
         The event's name. Of a data change: the full name of the table. Of a composite
         occurrence: the name of the expression it matched.
-    timestamp : int, float or datetime
-        When it happened: seconds since the epoch, or an aware datetime.
+    timestamp : int, float, datetime or AccuracyInterval
+        When it happened: seconds since the epoch, an aware datetime, or, if that is not known
+        exactly, an interval. Of a composite: that of its last constituent, or when what was waited
+        for came about, a window's end, say.
     params : mapping, optional
         The parameters by name. Left out for a data change, which takes them from its rows.
     id : str, optional
         The event's id; breaks ties between equal timestamps.
     old, new : mapping, optional
         The row before and after a data change: an insert has only `new`, a delete only `old`.
-    parts : mapping of str to Occurrence, optional
-        The constituents of a composite occurrence by part name.
+    parts : mapping of str to Occurrence or tuple of Occurrence, optional
+        The constituents of a composite occurrence by part name; of a Kleene part all of them, a
+        tuple, perhaps an empty one.
+    kind : str, optional
+        What happened, if it is neither a data change nor composite: an ``"event"``, as
+        applications and streams send them; ``"clock"``, a time was reached; ``"late"``, an event
+        came too late; ``"call"``, ``"return"``, of a method; ``"transaction"``.
 
     Attributes
     ----------
@@ -41,29 +52,52 @@ class Occurrence:
         As given. The mappings are read-only copies (shallow); `params` of a data change is the
         new row, of a delete the old row. `parts` is empty unless composite.
     us : int
-        `timestamp` in microseconds since the epoch: the order key.
+        `timestamp` in microseconds since the epoch, of an interval the reading: the order key.
+    stamp : AccuracyInterval or None
+        `timestamp` if it is an interval; None if it is exact.
+    low_us, high_us : int
+        Within which it lies: the ends of the interval, of an exact timestamp both `us`. Of a
+        composite the lower end of its earliest constituent and the upper end of its latest, or of
+        its own timestamp if that lies beyond them.
     key : tuple of (str, str)
-        What an expression listens to: ``("event", name)``, or ``("insert" | "update" | "delete",
+        What an expression listens to: ``(kind, name)``, or ``("insert" | "update" | "delete",
         table)``, or ``("composite", name)``.
 
     Raises
     ------
     BadEvent
-        If the name, timestamp, parameters or id have the wrong type or no meaning.
+        If the name, timestamp, parameters, id, parts or kind have the wrong type or no meaning.
     """
 
-    __slots__ = ("id", "key", "name", "new", "old", "params", "parts", "timestamp", "us")
+    __slots__ = (
+        "high_us",
+        "id",
+        "key",
+        "low_us",
+        "name",
+        "new",
+        "old",
+        "params",
+        "parts",
+        "stamp",
+        "timestamp",
+        "us",
+    )
 
     name: str
     timestamp: Timestamp
     us: int
+    stamp: AccuracyInterval | None
+    low_us: int
+    high_us: int
     params: Mapping[str, Any]
     id: str | None
     # Any, not an optional mapping: a rule on updates may write o.new["balance"] < o.old["balance"],
     # as the event it is on says that both rows are there.
     old: Any
     new: Any
-    parts: Mapping[str, Occurrence]
+    # Likewise: who has written the expression knows which of its parts are Kleene.
+    parts: Mapping[str, Any]
     key: tuple[str, str]
 
     def __init__(
@@ -75,7 +109,8 @@ class Occurrence:
         id: str | None = None,
         old: Mapping[str, Any] | None = None,
         new: Mapping[str, Any] | None = None,
-        parts: Mapping[str, Occurrence] | None = None,
+        parts: Parts | None = None,
+        kind: str = "event",
     ):
         if not isinstance(name, str) or not name:
             raise BadEvent(f"an event needs a name, a non-empty string, not {name!r}")
@@ -85,20 +120,36 @@ class Occurrence:
             us = microseconds(timestamp)
         except BadEvent as error:
             raise BadEvent(f"event {name!r}: {error}") from None
-        # Building one takes about a microsecond and a half; that is cheap enough to leave
-        # immutability to object.__setattr__.
-        put = object.__setattr__
-        put(self, "name", name)
-        put(self, "timestamp", timestamp)
-        put(self, "us", us)
-        put(self, "id", id)
-        put(self, "parts", _NOTHING if parts is None else MappingProxyType(dict(parts)))
+        # This is the hottest constructor there is: it takes about a microsecond and a half, as the
+        # slots' own setters do half the work of object.__setattr__, which has to find them first.
+        _put_name(self, name)
+        _put_timestamp(self, timestamp)
+        _put_us(self, us)
+        _put_id(self, id)
+        if type(timestamp) is AccuracyInterval:
+            _put_stamp(self, timestamp)
+            low_us, high_us = timestamp.lower_us, timestamp.upper_us
+        else:
+            _put_stamp(self, None)
+            low_us = high_us = us
+        if parts is None:
+            _put_parts(self, _NOTHING)
+        else:
+            _put_parts(self, MappingProxyType(dict(parts)))
+            if parts:
+                low_us, high_us = _extent(name, parts, low_us, high_us)
+        _put_low_us(self, low_us)
+        _put_high_us(self, high_us)
         if old is None and new is None:
-            put(self, "key", ("composite" if parts else "event", name))
-            put(self, "params", _NOTHING if params is None else _read_only(params, name))
-            put(self, "old", None)
-            put(self, "new", None)
+            if kind != "event":
+                _check_kind(kind, name, parts)
+            _put_key(self, ("composite" if parts else kind, name))
+            _put_params(self, _NOTHING if params is None else _read_only(params, name))
+            _put_old(self, None)
+            _put_new(self, None)
             return
+        if kind != "event":
+            _check_kind(kind, name, True)
         if params is not None or parts:
             raise BadEvent(
                 f"the data change on {name!r} takes its parameters from its rows: "
@@ -107,10 +158,23 @@ class Occurrence:
         before = None if old is None else _read_only(old, name)
         after = None if new is None else _read_only(new, name)
         change = "insert" if before is None else "delete" if after is None else "update"
-        put(self, "key", (change, name))
-        put(self, "params", before if after is None else after)
-        put(self, "old", before)
-        put(self, "new", after)
+        _put_key(self, (change, name))
+        _put_params(self, before if after is None else after)
+        _put_old(self, before)
+        _put_new(self, after)
+
+    @property
+    def producer(self) -> str | None:
+        """The node that detected it; None if its timestamp does not tell."""
+        return None if self.stamp is None else self.stamp.node
+
+    @property
+    def constituents(self) -> tuple[Occurrence, ...]:
+        """Its parts one after the other, those of a Kleene part too; () unless composite; O(n)."""
+        found: list[Occurrence] = []
+        for part in self.parts.values():
+            found.extend(part if isinstance(part, tuple) else (part,))
+        return tuple(found)
 
     def __setattr__(self, name: str, value: object) -> Never:
         raise AttributeError(f"an occurrence is immutable: {name} cannot be set")
@@ -122,7 +186,24 @@ class Occurrence:
         kind, name = self.key
         shown = name if kind in ("event", "composite") else f"{kind.upper()} {name}"
         id_ = "" if self.id is None else f" id={self.id!r}"
-        return f"<Occurrence {shown} at {self.timestamp!s}{id_} {dict(self.params)!r}>"
+        stamp = self.stamp
+        at = self.timestamp if stamp is None else f"[{stamp.lower_us}, {stamp.upper_us}]us"
+        return f"<Occurrence {shown} at {at!s}{id_} {dict(self.params)!r}>"
+
+
+# See __init__. (mypy knows a slot by its type, not by its descriptor.)
+_put_high_us = Occurrence.__dict__["high_us"].__set__
+_put_id = Occurrence.__dict__["id"].__set__
+_put_key = Occurrence.__dict__["key"].__set__
+_put_low_us = Occurrence.__dict__["low_us"].__set__
+_put_name = Occurrence.__dict__["name"].__set__
+_put_new = Occurrence.__dict__["new"].__set__
+_put_old = Occurrence.__dict__["old"].__set__
+_put_params = Occurrence.__dict__["params"].__set__
+_put_parts = Occurrence.__dict__["parts"].__set__
+_put_stamp = Occurrence.__dict__["stamp"].__set__
+_put_timestamp = Occurrence.__dict__["timestamp"].__set__
+_put_us = Occurrence.__dict__["us"].__set__
 
 
 def occurrence(
@@ -134,8 +215,8 @@ def occurrence(
     ----------
     name : str
         The event's name.
-    timestamp : int, float or datetime
-        Seconds since the epoch, or an aware datetime.
+    timestamp : int, float, datetime or AccuracyInterval
+        Seconds since the epoch, an aware datetime, or an interval.
     id : str, optional
         Breaks ties between equal timestamps.
     **params
@@ -158,3 +239,26 @@ def _read_only(mapping: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     if type(mapping) is not dict and not isinstance(mapping, Mapping):
         raise BadEvent(f"parameters and rows of {name!r} must be mappings, not {mapping!r}")
     return MappingProxyType(dict(mapping))
+
+
+def _check_kind(kind: str, name: str, is_taken: object) -> None:
+    if kind not in _KINDS:
+        raise BadEvent(f"event {name!r}: its kind is one of {', '.join(_KINDS)}, not {kind!r}")
+    if is_taken:
+        raise BadEvent(f"{name!r} is a data change or composite by its rows or parts: no {kind!r}")
+
+
+def _extent(name: str, parts: Parts, low_us: int, high_us: int) -> tuple[int, int]:
+    """Return the least interval around the one given and those of all parts."""
+    try:
+        for part in parts.values():
+            for o in part if isinstance(part, tuple) else (part,):
+                if o.low_us < low_us:
+                    low_us = o.low_us
+                if o.high_us > high_us:
+                    high_us = o.high_us
+    except AttributeError:
+        raise BadEvent(
+            f"the parts of {name!r} must be occurrences or tuples of them, not {part!r}"
+        ) from None
+    return low_us, high_us

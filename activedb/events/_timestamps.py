@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from activedb.errors import BadEvent
+from activedb.events._accuracy import AccuracyInterval
 
 __all__ = ["Timestamp", "microseconds", "seconds_us", "timedelta_us"]
 
-Timestamp = int | float | datetime
+Timestamp = int | float | datetime | AccuracyInterval
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND_US = 1_000_000
@@ -36,13 +37,13 @@ def microseconds(timestamp: Timestamp) -> int:
 
     Parameters
     ----------
-    timestamp : int, float or datetime
-        Seconds since the epoch, or an aware datetime.
+    timestamp : int, float, datetime or AccuracyInterval
+        Seconds since the epoch, an aware datetime, or an interval.
 
     Returns
     -------
     int
-        Exact for an int or a datetime; the nearest microsecond for a float.
+        Exact for an int or a datetime; the nearest microsecond for a float; an interval's reading.
 
     Raises
     ------
@@ -52,10 +53,12 @@ def microseconds(timestamp: Timestamp) -> int:
     """
     # Exact types: a timestamp is kept as given and must survive `encode` unchanged, which a
     # subclass with fields of its own (nanoseconds, say) would not.
+    if type(timestamp) is AccuracyInterval:
+        return timestamp.reading_us
     if type(timestamp) not in (int, float, datetime):
         raise BadEvent(
             f"the timestamp {timestamp!r} is of type {type(timestamp).__qualname__}: convert it "
-            "to int or float seconds since the epoch, or to an aware datetime"
+            "to int or float seconds since the epoch, to an aware datetime or an AccuracyInterval"
         )
     if isinstance(timestamp, datetime):
         if timestamp.utcoffset() is None:

@@ -13,8 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from activedb.clock import ClockStatus
 from activedb.errors import BadEvent
 from activedb.events import (
+    AccuracyInterval,
+    LocalClock,
     Occurrence,
     decode,
     decode_params,
@@ -214,22 +217,42 @@ def fields(o: Occurrence) -> Any:
         o.name,
         o.timestamp,
         o.us,
+        [o.stamp, o.low_us, o.high_us],
         o.id,
         list(o.key),
         dict(o.params),
         None if o.old is None else dict(o.old),
         None if o.new is None else dict(o.new),
-        [[name, fields(part)] for name, part in o.parts.items()],
+        [
+            [name, list(map(fields, part)) if isinstance(part, tuple) else fields(part)]
+            for name, part in o.parts.items()
+        ],
     ]
 
 
+microseconds = st.integers(-(2**63), 2**63 - 1)
+parameters = st.integers(0, 2**70)
+local_clocks = st.builds(
+    LocalClock, texts, parameters, parameters, parameters.map(lambda g: g + 1), parameters
+)
+stamps = st.builds(
+    lambda ends, status, node, local: AccuracyInterval(
+        ends[1], ends[0], ends[2], status, node, *(local if node is not None else (None, None))
+    ),
+    st.tuples(microseconds, microseconds, microseconds).map(sorted),
+    st.sampled_from(ClockStatus),
+    st.none() | texts.filter(bool),
+    st.just((None, None)) | st.tuples(st.integers(), local_clocks),
+)
 instants = (
     st.integers(-(10**9), 10**9)
     | st.floats(-1e9, 1e9)
     | st.datetimes(timezones=st.timezones() | st.just(UTC))
+    | stamps
 )
+kinds = st.sampled_from(["event", "clock", "late", "call", "return", "transaction"])
 primitives = st.builds(
-    Occurrence, texts.filter(bool), instants, rows, id=st.none() | texts
+    Occurrence, texts.filter(bool), instants, rows, id=st.none() | texts, kind=kinds
 ) | st.builds(
     lambda old, new, **rest: (
         Occurrence(old=old, new=None if old is None else new, **rest)
@@ -245,10 +268,11 @@ primitives = st.builds(
 
 
 @settings(max_examples=100 * SCALE, deadline=None)
-@given(primitives, st.dictionaries(texts, primitives, max_size=2))
-def test_occurrence_through_json_comes_back_exactly(
-    o: Occurrence, parts: dict[str, Occurrence]
-) -> None:
+@given(
+    primitives,
+    st.dictionaries(texts, primitives | st.lists(primitives, max_size=2).map(tuple), max_size=2),
+)
+def test_occurrence_through_json_comes_back_exactly(o: Occurrence, parts: dict[str, Any]) -> None:
     composite = Occurrence("Q1", o.timestamp, o.params, parts={**parts, "last": o})
     for original in (o, composite):
         for through in (through_json, through_jsonb):
@@ -265,6 +289,26 @@ def test_match_through_json_comes_back_with_its_parts_in_time_order() -> None:
     assert identical(fields(restored), fields(match))
 
 
+def test_decode_of_what_earlier_releases_encoded_gives_the_same() -> None:
+    part = {"name": "A", "timestamp": 1, "params": {"x": 1}}
+    o = decode({"name": "Q1", "timestamp": 2.5, "id": "e", "params": {}, "parts": [["A", part]]})
+    assert (o.key, o.timestamp, o.id, o.stamp) == (("composite", "Q1"), 2.5, "e", None)
+    assert (o.parts["A"].key, o.parts["A"].us) == (("event", "A"), 1_000_000)
+    assert (o.low_us, o.high_us) == (1_000_000, 2_500_000)
+
+
+def test_encode_of_an_exact_event_is_what_earlier_releases_encoded() -> None:
+    part = Occurrence("A", 1, {"x": 1})
+    o = Occurrence("Q1", 2.5, {}, id="e", parts={"A": part})
+    assert encode(o) == {
+        "name": "Q1",
+        "timestamp": 2.5,
+        "id": "e",
+        "params": {},
+        "parts": [["A", {"name": "A", "timestamp": 1, "params": {"x": 1}}]],
+    }
+
+
 def test_encode_of_a_row_with_another_type_names_the_column() -> None:
     with pytest.raises(BadEvent, match="column 'tags' is a set"):
         encode(Occurrence("accounts", 1, new={"tags": {1}}))
@@ -279,6 +323,14 @@ def test_encode_of_a_row_with_another_type_names_the_column() -> None:
         {"name": "A", "timestamp": 1, "params": 7},
         {"name": "A", "timestamp": "x", "params": {}},
         {"name": "A", "timestamp": 1, "params": {}, "parts": [1]},
+        {"name": "A", "timestamp": 1, "params": {}, "parts": [["B", [1]]]},
+        {"name": "A", "timestamp": 1, "params": {}, "kind": "insert"},
+        {"name": "A", "timestamp": 1, "params": {}, "kind": ["event"]},
+        {"name": "A", "stamp": {}, "params": {}},
+        {"name": "A", "stamp": {"us": [1, 1], "status": "fixed"}, "params": {}},
+        {"name": "A", "stamp": {"us": [1, 2, 1], "status": "fixed"}, "params": {}},
+        {"name": "A", "stamp": {"us": [1, 1, 1], "status": "exact"}, "params": {}},
+        {"name": "A", "stamp": {"us": [1, 1, 1], "status": "fixed", "local_us": 1}, "params": {}},
     ],
 )
 def test_decode_of_something_else_is_refused(data: Any) -> None:

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from activedb.clock import ClockStatus
 from activedb.errors import BadEvent
-from activedb.events import Occurrence, occurrence
+from activedb.events import AccuracyInterval, Occurrence, occurrence
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
@@ -130,6 +131,80 @@ def test_occurrence_with_parts_is_composite() -> None:
     o = Occurrence("Q1", 2, {}, parts={"EXIT": part})
     assert o.parts["EXIT"] is part
     assert o.key == ("composite", "Q1")
+
+
+def test_occurrence_at_an_exact_time_lies_at_it() -> None:
+    o = occurrence("EXIT", timestamp=2)
+    assert (o.us, o.low_us, o.high_us) == (2_000_000,) * 3
+    assert (o.stamp, o.producer) == (None, None)
+
+
+def test_occurrence_at_an_interval_lies_within_it() -> None:
+    stamp = AccuracyInterval(10, 7, 12, ClockStatus.SYNCHRONIZED, "ward-3")
+    o = occurrence("EXIT", timestamp=stamp)
+    assert o.timestamp is stamp
+    assert o.stamp is stamp
+    assert (o.low_us, o.us, o.high_us, o.producer) == (7, 10, 12, "ward-3")
+    assert repr(o) == "<Occurrence EXIT at [7, 12]us {}>"
+
+
+def spread(name: str, low_us: int, high_us: int) -> Occurrence:
+    return Occurrence(name, AccuracyInterval(high_us, low_us, high_us))
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "parts", "extent"),
+    [
+        (3e-6, {"A": spread("A", 1, 1), "B": spread("B", 3, 3)}, (1, 3)),
+        (4e-6, {"A": spread("A", 1, 9), "B": spread("B", 2, 4)}, (1, 9)),
+        (8e-6, {"A": spread("A", 1, 2), "B": spread("B", 2, 4)}, (1, 8)),  # a window's end
+        (0, {"A": spread("A", 1, 2)}, (0, 2)),
+        (5e-6, {"A": (), "B": spread("B", 4, 5)}, (4, 5)),
+        (5e-6, {"A": (spread("A", 2, 7), spread("A", 3, 6)), "B": spread("B", 4, 5)}, (2, 7)),
+        (5e-6, {"A": ()}, (5, 5)),
+        (AccuracyInterval(5, 3, 8), {"A": spread("A", 4, 4)}, (3, 8)),
+        (4e-6, {"Q": Occurrence("Q", 4e-6, parts={"A": (spread("A", 1, 9),)})}, (1, 9)),
+    ],
+)
+def test_occurrence_with_parts_lies_around_them_and_its_time(
+    timestamp: Any, parts: Any, extent: tuple[int, int]
+) -> None:
+    o = Occurrence("Q1", timestamp, {}, parts=parts)
+    assert (o.low_us, o.high_us) == extent
+    assert o.key == ("composite", "Q1")
+
+
+def test_occurrence_with_kleene_parts_has_flat_constituents() -> None:
+    first, *middle, last = [occurrence("A", timestamp=i) for i in range(5)]
+    o = Occurrence("Q1", 4, parts={"A": first, "B": tuple(middle), "C": (), "D": last})
+    assert o.constituents == (first, *middle, last)
+    assert o.parts["B"] == tuple(middle)
+    assert first.constituents == ()
+
+
+@pytest.mark.parametrize("part", [None, 7, [occurrence("A", timestamp=1)], ("A",)])
+def test_occurrence_with_parts_of_another_type_is_refused(part: Any) -> None:
+    with pytest.raises(BadEvent, match="parts of 'Q1' must be occurrences or tuples of them"):
+        Occurrence("Q1", 1, parts={"A": part})
+
+
+@pytest.mark.parametrize("kind", ["event", "clock", "late", "call", "return", "transaction"])
+def test_occurrence_of_a_kind_has_it_in_its_key(kind: str) -> None:
+    assert Occurrence("EXIT", 1, {"a": 1}, kind=kind).key == (kind, "EXIT")
+
+
+@pytest.mark.parametrize("kind", ["", "insert", "composite", "EVENT", None, 7])
+def test_occurrence_of_an_unknown_kind_is_refused(kind: Any) -> None:
+    with pytest.raises(BadEvent, match="event 'EXIT': its kind is one of event, clock, late"):
+        Occurrence("EXIT", 1, kind=kind)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"new": {"a": 1}}, {"old": {}}, {"parts": {"A": occurrence("A", timestamp=1)}}]
+)
+def test_occurrence_with_rows_or_parts_has_no_other_kind(fields: Any) -> None:
+    with pytest.raises(BadEvent, match="is a data change or composite"):
+        Occurrence("t", 1, kind="late", **fields)
 
 
 def test_occurrence_is_immutable() -> None:

@@ -1,0 +1,188 @@
+"""Accuracy intervals: timestamps that tell how wrong they may be, and their order.
+
+After C. Liebig, M. Cilia, A. Buchmann, "Event Composition in Time-dependent Distributed Systems",
+1999, sections III.C and III.D. See README-time.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import final
+
+from activedb.clock import ClockStatus
+from activedb.errors import BadEvent
+
+__all__ = ["AccuracyInterval", "LocalClock", "Order", "certainly_before", "order"]
+
+_NANO = 10**9
+# What a bigint column holds, as in _timestamps.
+_LIMIT_US = 2**63
+
+
+class Order(Enum):
+    """How two timestamps lie to each other."""
+
+    BEFORE = "before"
+    AFTER = "after"
+    SIMULTANEOUS = "simultaneous"
+    """Both exact, and equal: known to form no sequence."""
+    UNCERTAIN = "uncertain"
+    """Nobody knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalClock:
+    """What the local timestamp order needs to know of a node (section III.D).
+
+    Two local readings are comparable if they are of equal local clocks.
+
+    Parameters
+    ----------
+    incarnation : str
+        Tells this local clock from all others, and from itself before it was started anew.
+    detection_delay_us : int, optional
+        ldd: from an event to its timestamp, at most.
+    drift_ppb : int, optional
+        ρ: how much too fast the clock runs at most, in parts per billion.
+    granularity_us : int, optional
+        G: the steps in which it counts; at least 1, as readings are whole microseconds.
+    adjustment_us : int, optional
+        u: how far its discipline moves it forward at most between two readings.
+
+    Attributes
+    ----------
+    apart_us : int
+        Two readings further apart than this have their events in the order of the readings.
+
+    Raises
+    ------
+    BadEvent
+        If a parameter is out of range.
+    """
+
+    incarnation: str
+    detection_delay_us: int = 0
+    drift_ppb: int = 100_000
+    granularity_us: int = 1
+    adjustment_us: int = 0
+    apart_us: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        numbers = (
+            self.detection_delay_us,
+            self.drift_ppb,
+            self.granularity_us - 1,
+            self.adjustment_us,
+        )
+        if type(self.incarnation) is not str or any(
+            type(number) is not int or number < 0 for number in numbers
+        ):
+            raise BadEvent(
+                f"{self!r} is no local clock: the incarnation is a string, the others are ints of "
+                "0 or more, the granularity of 1 or more"
+            )
+        # ldd < (C(k) - C(j) - G - u) / (1 + ρ), solved for C(k) - C(j), which is an int: so the
+        # bound may be cut down to one, and the comparison is exact.
+        delay_us = self.detection_delay_us * (_NANO + self.drift_ppb) // _NANO
+        object.__setattr__(self, "apart_us", delay_us + self.granularity_us + self.adjustment_us)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class AccuracyInterval:
+    """A timestamp: true time of the event is within, if the clock is correct (section III.C).
+
+    Equal fields make equal timestamps; which of two is earlier, `order` says.
+
+    Parameters
+    ----------
+    reading_us, lower_us, upper_us : int
+        The reading and the ends of the interval, in microseconds since the epoch; both ends belong
+        to it, and the reading lies between them.
+    status : ClockStatus, optional
+        How far the ends can be trusted.
+    node : str, optional
+        Where the event was detected: its producer.
+    local_us : int, optional
+        The reading of the node's local clock.
+    local_clock : LocalClock, optional
+        What that clock is; goes with `local_us`, and needs `node`.
+
+    Raises
+    ------
+    BadEvent
+        If the numbers are no ints within 64 bits or in disorder, or one of node, local reading and
+        local clock lacks the others.
+    """
+
+    reading_us: int
+    lower_us: int
+    upper_us: int
+    status: ClockStatus = ClockStatus.FIXED
+    node: str | None = None
+    local_us: int | None = None
+    local_clock: LocalClock | None = None
+
+    def __post_init__(self) -> None:
+        lower_us, reading_us, upper_us = self.lower_us, self.reading_us, self.upper_us
+        # Exact types, as for other timestamps: bool and subclasses would not survive `encode`.
+        if not (type(lower_us) is type(reading_us) is type(upper_us) is int):
+            raise BadEvent(f"reading and ends of an accuracy interval must be ints: {self!r}")
+        if not -_LIMIT_US <= lower_us <= reading_us <= upper_us < _LIMIT_US:
+            raise BadEvent(
+                "an accuracy interval has lower_us ≤ reading_us ≤ upper_us, all within 64 bits; "
+                f"not {self!r}"
+            )
+        if type(self.status) is not ClockStatus:
+            raise BadEvent(f"the status of an accuracy interval is a ClockStatus: {self!r}")
+        node, local_us, local_clock = self.node, self.local_us, self.local_clock
+        if node is not None and (type(node) is not str or not node):
+            raise BadEvent(f"the node of an accuracy interval is a non-empty string: {self!r}")
+        if local_us is None and local_clock is None:
+            return
+        if type(local_us) is not int or type(local_clock) is not LocalClock or node is None:
+            raise BadEvent(
+                "a local reading is an int, and needs its node and its LocalClock; give all three "
+                f"or neither reading nor clock: {self!r}"
+            )
+
+    @property
+    def width_us(self) -> int:
+        """The inaccuracy: the length of the interval; 0 if it is exact."""
+        return self.upper_us - self.lower_us
+
+
+def certainly_before(a: AccuracyInterval, b: AccuracyInterval) -> bool:
+    """Whether the event of `a` happened before that of `b`, for certain; O(1), exact.
+
+    Either a's interval ends before b's begins (accuracy interval order), or both were read from one
+    local clock and so far apart that no detection delay, drift, granularity or adjustment can have
+    turned them round (local timestamp order).
+    """
+    if a.upper_us < b.lower_us:
+        return True
+    clock = a.local_clock
+    if clock is None or b.local_clock is None:
+        return False
+    assert a.local_us is not None
+    assert b.local_us is not None
+    return (
+        b.local_us - a.local_us > clock.apart_us
+        and a.node == b.node
+        and (clock is b.local_clock or clock == b.local_clock)
+    )
+
+
+def order(a: AccuracyInterval, b: AccuracyInterval) -> Order:
+    """Return how the event of `a` lies to that of `b`; O(1).
+
+    Two that contradict themselves, one way by reference time and the other by the local clock, as
+    only incorrect clocks do, are uncertain.
+    """
+    before, after = certainly_before(a, b), certainly_before(b, a)
+    if before is not after:
+        return Order.BEFORE if before else Order.AFTER
+    if a.lower_us == b.lower_us and a.width_us == b.width_us == 0:
+        return Order.SIMULTANEOUS
+    return Order.UNCERTAIN
