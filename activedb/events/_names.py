@@ -1,0 +1,44 @@
+"""How names are written in the rule language."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["RESERVED", "dotted_text", "name_text"]
+
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_AFTER_A_DOT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(-[A-Za-z_][A-Za-z0-9_]*)*\Z")
+
+RESERVED = frozenset(
+    """
+    AFTER ALL ALTER AND ANY APERIODIC AS AT BEGIN BETWEEN CALL CONTEXT CREATE CRON DELETE DROP
+    END EVERY EXISTS FALSE FOR GAP IF IN INSERT IS LATE LIKE NEW NOT NULL OLD ON OR OUTPUT
+    PATTERN PERIODIC REFERENCING RETURN SAME SELECT SEQ SIGNAL SKIP SOME TIMEOUT TRANSACTION
+    TRUE UPDATE WHEN WHERE WITHIN
+    """.split()  # noqa: SIM905
+)
+"""Words that are names only in double quotes, in capitals; after a dot and in [ ] none is."""
+
+
+def name_text(name: str, *, after_dot: bool = False) -> str:
+    """Write a name so that it is read as that name.
+
+    Parameters
+    ----------
+    after_dot : bool
+        Whether it stands after a dot or in [ ], where names may have hyphens and no word is
+        reserved.
+    """
+    if after_dot:
+        plain = _AFTER_A_DOT.match(name) is not None
+    else:
+        plain = _PLAIN.match(name) is not None and name.upper() not in RESERVED
+    return name if plain else '"' + name.replace('"', '""') + '"'
+
+
+def dotted_text(name: str) -> str:
+    """Write a name that may have dots in it, of a table in a schema, say."""
+    words = name.split(".")
+    if not all(words):
+        return name_text(name)
+    return ".".join(name_text(word, after_dot=number > 0) for number, word in enumerate(words))

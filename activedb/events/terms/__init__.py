@@ -1,0 +1,35 @@
+"""Terms: values and conditions over the events of a match, in Python and in the rule language."""
+
+from __future__ import annotations
+
+from activedb.events.terms._literal import Literal
+from activedb.events.terms._logic import And, Between, In, IsNull, Like, Not, Or
+from activedb.events.terms._operations import Arithmetic, Comparison, Negative
+from activedb.events.terms._parts import PartReference, part
+from activedb.events.terms._references import Aggregate, Attribute, attr
+from activedb.events.terms._subqueries import Exists, InSubquery, KeyRead, Subquery
+from activedb.events.terms._term import Term
+
+__all__ = [
+    "Aggregate",
+    "And",
+    "Arithmetic",
+    "Attribute",
+    "Between",
+    "Comparison",
+    "Exists",
+    "In",
+    "InSubquery",
+    "IsNull",
+    "KeyRead",
+    "Like",
+    "Literal",
+    "Negative",
+    "Not",
+    "Or",
+    "PartReference",
+    "Subquery",
+    "Term",
+    "attr",
+    "part",
+]

@@ -1,0 +1,19 @@
+"""How strongly the operators of terms bind, and how terms are bracketed when they are written."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from activedb.events.terms._term import Term
+
+__all__ = ["AND", "ATOM", "COMPARISON", "NOT", "OR", "PRODUCT", "SUM", "written"]
+
+OR, AND, NOT, COMPARISON, SUM, PRODUCT, ATOM = range(7)
+"""From the loosest to the tightest, as in SQL."""
+
+
+def written(term: Term, binds: int) -> str:
+    """Write a term where only what binds at least so strongly can stand without brackets."""
+    text, strength = term._text()
+    return text if strength >= binds else f"({text})"

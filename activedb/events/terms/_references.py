@@ -1,0 +1,327 @@
+"""Terms that take values out of events: attributes, and aggregates over Kleene parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from activedb.errors import BadEvent, PatternError
+from activedb.events._names import name_text
+from activedb.events._occurrence import Occurrence
+from activedb.events.terms._precedence import ATOM
+from activedb.events.terms._term import Compiled, Term, Value
+from activedb.events.terms._values import CALCULATIONS
+
+__all__ = ["FUNCTIONS", "Aggregate", "Attribute", "attr"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Attribute(Term):
+    """A parameter of an event.
+
+    Of a Kleene part it is that of its last element; of an empty one, and of a part that has not
+    occurred, it is NULL. (While an element is judged, the part ends with that element.)
+
+    Attributes
+    ----------
+    part : str or None
+        The part's name; None: the event itself.
+    name : str
+        The parameter's; of a data change a column's.
+    old : bool
+        Of an update or delete: that of the row as it was before.
+    """
+
+    part: str | None
+    name: str
+    old: bool = False
+
+    def __post_init__(self) -> None:
+        for name in (self.name, *(() if self.part is None else (self.part,))):
+            if not isinstance(name, str) or not name:
+                raise PatternError(f"parts and attributes have names, not {name!r}")
+
+    @property
+    def operands(self) -> tuple[Term, ...]:
+        return ()
+
+    @cached_property
+    def part_names(self) -> frozenset[str]:
+        return frozenset(() if self.part is None else (self.part,))
+
+    @cached_property
+    def uses_this(self) -> bool:
+        return self.part is None
+
+    def first(self) -> Aggregate:
+        """Of the first element of a Kleene part."""
+        return self._aggregate("first")
+
+    def last(self) -> Aggregate:
+        """Of the last element of a Kleene part."""
+        return self._aggregate("last")
+
+    def prev(self) -> Aggregate:
+        """Of the element of a Kleene part before the last, which is the one that is judged."""
+        return self._aggregate("prev")
+
+    def count(self) -> Aggregate:
+        """How many elements of a Kleene part have it, that is, not NULL."""
+        return self._aggregate("count")
+
+    def sum(self) -> Aggregate:
+        """The sum over a Kleene part."""
+        return self._aggregate("sum")
+
+    def avg(self) -> Aggregate:
+        """The mean over a Kleene part: a float, of decimals a decimal."""
+        return self._aggregate("avg")
+
+    def min(self) -> Aggregate:
+        """The least over a Kleene part."""
+        return self._aggregate("min")
+
+    def max(self) -> Aggregate:
+        """The greatest over a Kleene part."""
+        return self._aggregate("max")
+
+    def _aggregate(self, function: str) -> Aggregate:
+        if self.part is None:
+            raise PatternError(
+                f"{function}() is over the elements of a Kleene part: part('B').{self.name}"
+            )
+        return Aggregate(function, self.part, self.name, self.old)
+
+    def _compiled(self) -> Compiled:
+        part, name, get = self.part, self.name, self.getter
+        if part is None:
+
+            def of_this(parts: Mapping[str, Any], this: Any, reader: Any) -> Value:
+                if this is None:
+                    raise PatternError(
+                        f"{self!r} is an attribute of the event itself: of a pattern's part write "
+                        f"part('A')[{name!r}]"
+                    )
+                return get(this)
+
+            def of_this_params(parts: Mapping[str, Any], this: Any, reader: Any) -> Value:
+                try:
+                    return this.params[name]
+                except (KeyError, AttributeError):
+                    return of_this(parts, this, reader)
+
+            return of_this if self.old else of_this_params
+
+        def of_part(parts: Mapping[str, Any], this: Any, reader: Any) -> Value:
+            o = parts.get(part)
+            if type(o) is tuple:
+                o = o[-1] if o else None
+            return None if o is None else get(o)
+
+        if self.old:
+            return of_part
+
+        def of_part_params(parts: Mapping[str, Any], this: Any, reader: Any) -> Value:
+            o = parts.get(part)
+            if type(o) is Occurrence:
+                try:
+                    return o.params[name]
+                except KeyError:
+                    pass
+            return of_part(parts, this, reader)
+
+        return of_part_params
+
+    @property
+    def getter(self) -> Callable[[Occurrence], Value]:
+        """What takes the attribute out of an event; raises `BadEvent` if it is not there."""
+        return _getter(self.name, self.old)
+
+    def _text(self) -> tuple[str, int]:
+        return _attribute_text(self.part, self.name, self.old), ATOM
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Aggregate(Term):
+    """A value over the elements of a Kleene part.
+
+    As in SQL, NULLs do not count, and of no values there is no sum, mean, least or greatest: NULL.
+    A part that is one event counts as one element; one that has not occurred as none.
+
+    Attributes
+    ----------
+    function : {"first", "last", "prev", "count", "sum", "avg", "min", "max"}
+    part : str
+    name : str or None
+        The parameter's; None: of count, the elements themselves.
+    old : bool
+        As of `Attribute`.
+    """
+
+    function: str
+    part: str
+    name: str | None
+    old: bool = False
+
+    def __post_init__(self) -> None:
+        if self.function not in FUNCTIONS:
+            raise PatternError(
+                f"{self.function!r} is no aggregate: write one of {', '.join(FUNCTIONS)}"
+            )
+        if self.name is None and (self.function != "count" or self.old):
+            raise PatternError(f"{self.function}() needs an attribute: part('B').x.sum()")
+
+    @property
+    def operands(self) -> tuple[Term, ...]:
+        return ()
+
+    @cached_property
+    def part_names(self) -> frozenset[str]:
+        return frozenset((self.part,))
+
+    @cached_property
+    def aggregated(self) -> frozenset[str]:
+        # Only prev is about the element that is judged, not about the complete part.
+        return frozenset() if self.uses_prev else self.part_names
+
+    @cached_property
+    def uses_prev(self) -> bool:
+        return self.function == "prev"
+
+    def _compiled(self) -> Compiled:
+        part, name = self.part, self.name
+        get = None if name is None else _getter(name, self.old)
+        place = _OF_ONE.get(self.function)
+        if place is not None:
+            assert get is not None
+            least = 2 if place == -2 else 1
+
+            def of_one(parts: Mapping[str, Any], this: Any, reader: Any) -> Value:
+                found = _elements(parts, part)
+                return get(found[place]) if len(found) >= least else None
+
+            return of_one
+        if get is None:
+            return lambda parts, this, reader: len(_elements(parts, part))
+        function = FUNCTIONS[self.function]
+
+        def of_all(parts: Mapping[str, Any], this: Any, reader: Any) -> Value:
+            values = [v for v in map(get, _elements(parts, part)) if v is not None]
+            try:
+                return function(values)
+            except (TypeError, ArithmeticError, ValueError):
+                raise BadEvent(f"{self!r} cannot be computed of {_some(values)}") from None
+
+        return of_all
+
+    def _text(self) -> tuple[str, int]:
+        if self.name is None:
+            return f"COUNT({name_text(self.part)})", ATOM
+        inner = _attribute_text(self.part, self.name, self.old)
+        return f"{self.function.upper()}({inner})", ATOM
+
+
+def attr(name: str, *, old: bool = False) -> Attribute:
+    """Return an attribute of the event itself, for the predicate of one event.
+
+    Parameters
+    ----------
+    name : str
+        A parameter's name; of a data change a column's.
+    old : bool
+        Of an update: as it was before.
+
+    Examples
+    --------
+    >>> attr("location") != "hall"
+    location != 'hall'
+    """
+    return Attribute(None, name, old)
+
+
+def _getter(name: str, old: bool) -> Callable[[Occurrence], Value]:
+    if old:
+
+        def get_old(o: Occurrence) -> Value:
+            row = o.old
+            if row is None or name not in row:
+                what = "old row" if row is None else f"{name!r} in its old row"
+                raise BadEvent(f"event {o.name!r} at {o.timestamp} has no {what}")
+            return row[name]
+
+        return get_old
+
+    def get(o: Occurrence) -> Value:
+        try:
+            return o.params[name]
+        except KeyError:
+            known = ", ".join(map(repr, o.params)) or "none"
+            raise BadEvent(
+                f"event {o.name!r} at {o.timestamp} has no attribute {name!r}; it has {known}"
+            ) from None
+
+    return get
+
+
+def _elements(parts: Mapping[str, Any], part: str) -> tuple[Occurrence, ...]:
+    found = parts.get(part)
+    if type(found) is tuple:
+        return found
+    return () if found is None else (found,)
+
+
+def _sum(values: list[Value]) -> Value:
+    """From left to right, so that it does not depend on how Python adds floats."""
+    if not values:
+        return None
+    plus, total = CALCULATIONS["+"], values[0]
+    total = plus(total, total - total)  # of one value, too, only if it can be added
+    for value in values[1:]:
+        kind = type(value)
+        same = kind is type(total) and (kind is int or kind is float)
+        total = total + value if same else plus(total, value)
+    return total
+
+
+def _mean(values: list[Value]) -> Value:
+    # True division of integers gives the float that is nearest to the quotient.
+    total = _sum(values)
+    return None if total is None else total / len(values)
+
+
+def _least(values: list[Value]) -> Value:
+    return min(values, default=None)
+
+
+def _greatest(values: list[Value]) -> Value:
+    return max(values, default=None)
+
+
+def _none(values: Iterable[Value]) -> Value:
+    raise AssertionError("first, last and prev are of one element")
+
+
+_OF_ONE: Mapping[str, int] = {"first": 0, "last": -1, "prev": -2}
+FUNCTIONS: Mapping[str, Callable[[list[Value]], Value]] = {
+    **dict.fromkeys(_OF_ONE, _none),
+    "count": len,
+    "sum": _sum,
+    "avg": _mean,
+    "min": _least,
+    "max": _greatest,
+}
+"""The aggregates by name."""
+
+
+def _some(values: list[Value]) -> str:
+    return ", ".join(map(repr, values[:5])) + (", …" if len(values) > 5 else "")
+
+
+def _attribute_text(part: str | None, name: str, old: bool) -> str:
+    if part is None:
+        text = name_text(name)
+    else:
+        text = f"{name_text(part)}.{name_text(name, after_dot=True)}"
+    return f"OLD({text})" if old else text

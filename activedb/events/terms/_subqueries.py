@@ -1,0 +1,205 @@
+"""Terms that read the shared store: they are judged as of the event's time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from activedb.errors import BadEvent, PatternError
+from activedb.events.terms._logic import NegatedInside
+from activedb.events.terms._precedence import ATOM, SUM, written
+from activedb.events.terms._term import Compiled, Term, Value
+from activedb.events.terms._values import equal
+
+__all__ = ["Exists", "InSubquery", "KeyRead", "Subquery"]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRead:
+    """The one row that a SELECT reads, by its key.
+
+    Attributes
+    ----------
+    table : Table
+    key : Term
+    key_type : type
+        The key column's; a key of another type is left to SQL.
+    column : str or None
+        What is read of the row; None: only whether it is there.
+    """
+
+    table: Any
+    key: Term
+    key_type: type
+    column: str | None
+
+    def row(self, parts: Mapping[str, Any], this: Any, reader: Any) -> tuple[bool, Any]:
+        """Return whether the key tells the row, and the row, None if there is none."""
+        key = self.key.compiled(parts, this, reader)
+        if reader is None or type(key) is not self.key_type:
+            return False, None
+        return True, reader.get(self.table, key)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Subquery(Term):
+    """A SELECT over the shared store, with values from events; made by the rule language.
+
+    Its value is that of the one column of its one row, and NULL if it has no row.
+
+    Attributes
+    ----------
+    sql : str
+        As it was written.
+    statement : str
+        What is sent: tables and columns as they are declared, ``:ref_1``, ``:ref_2``, … where it
+        refers to events, and a backslash before any other colon.
+    references : tuple of Term
+        What these stand for.
+    reads : frozenset of (str, str or None)
+        The tables that it reads, and which columns.
+    by_key : KeyRead or None
+        How it is read without SQL, under the lock of one row, if that can be; no part of what the
+        term is.
+    """
+
+    sql: str
+    statement: str
+    references: tuple[Term, ...] = ()
+    reads: frozenset[tuple[str, str | None]] = frozenset()
+    by_key: KeyRead | None = None
+
+    def _structure(self) -> tuple[Any, ...]:
+        return (Subquery, self.sql, self.statement, self.references, self.reads)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "by_key": None}
+
+    @property
+    def operands(self) -> tuple[Term, ...]:
+        return self.references
+
+    @cached_property
+    def is_reading(self) -> bool:
+        return True
+
+    def rows(self, parts: Mapping[str, Any], this: Any, reader: Any) -> list[Any]:
+        """Its rows, read through `reader`.
+
+        Raises
+        ------
+        PatternError
+            If there is nothing to read through.
+        """
+        # Here and not above, so that events alone need no database library.
+        from activedb.store import Piece, select_of
+
+        if reader is None:
+            raise PatternError(
+                f"{self!r} reads the shared store: judge it in a transaction, as a rule does, or "
+                "give detect() a reader="
+            )
+        values = {
+            f"ref_{number}": reference.compiled(parts, this, reader)
+            for number, reference in enumerate(self.references, 1)
+        }
+        found: list[Any] = reader.query(select_of(Piece(self.statement, tuple(values)), values))
+        return found
+
+    def _compiled(self) -> Compiled:
+        by_key = self.by_key
+
+        def scalar(parts: Mapping[str, Any], this: Any, reader: Any) -> Value:
+            if by_key is not None and by_key.column is not None:
+                is_told, row = by_key.row(parts, this, reader)
+                if is_told:
+                    return None if row is None else row[by_key.column]
+            rows = self.rows(parts, this, reader)
+            if len(rows) > 1:
+                raise BadEvent(
+                    f"{self!r} finds {len(rows)} rows where a value is needed: narrow it, use an "
+                    "aggregate, or IN"
+                )
+            return rows[0][0] if rows else None
+
+        return scalar
+
+    def _text(self) -> tuple[str, int]:
+        # A comment that ends the text must not take the bracket along.
+        ends_in_comment = "--" in self.sql.rpartition("\n")[2]
+        return f"({self.sql}\n)" if ends_in_comment else f"({self.sql})", ATOM
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Exists(Term):
+    """Whether a SELECT finds any row.
+
+    Attributes
+    ----------
+    subquery : Subquery
+    """
+
+    subquery: Subquery
+
+    @property
+    def operands(self) -> tuple[Term, ...]:
+        return (self.subquery,)
+
+    def _compiled(self) -> Compiled:
+        by_key, rows = self.subquery.by_key, self.subquery.rows
+
+        def exists(parts: Mapping[str, Any], this: Any, reader: Any) -> Value:
+            if by_key is not None:
+                is_told, row = by_key.row(parts, this, reader)
+                if is_told:
+                    return row is not None
+            return bool(rows(parts, this, reader))
+
+        return exists
+
+    def _text(self) -> tuple[str, int]:
+        return f"EXISTS {self.subquery!r}", ATOM
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class InSubquery(NegatedInside):
+    """Whether a SELECT finds a value: if not, unknown if it finds NULL.
+
+    Attributes
+    ----------
+    operand : Term
+    subquery : Subquery
+        Of one column.
+    """
+
+    operand: Term
+    subquery: Subquery
+
+    @property
+    def operands(self) -> tuple[Term, ...]:
+        return (self.operand, self.subquery)
+
+    def _compiled(self) -> Compiled:
+        operand, rows = self.operand.compiled, self.subquery.rows
+
+        def found_by(parts: Mapping[str, Any], this: Any, reader: Any) -> Value:
+            value = operand(parts, this, reader)
+            if value is None:
+                return None
+            found: Value = False
+            for row in rows(parts, this, reader):
+                try:
+                    if row[0] is None:
+                        found = None
+                    elif equal(value, row[0]):
+                        return True
+                except (TypeError, ArithmeticError, ValueError):
+                    raise BadEvent(f"{self!r}: {value!r} and {row[0]!r} do not compare") from None
+            return found
+
+        return found_by
+
+    def _test_text(self, negation: str) -> str:
+        return f"{written(self.operand, SUM)} {negation}IN {self.subquery!r}"

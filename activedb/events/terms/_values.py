@@ -1,0 +1,116 @@
+"""How values compare and compute: exactly, with NULL as the unknown."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from datetime import date, time, timedelta
+from decimal import Context, Decimal, localcontext
+from numbers import Number
+from operator import add, ge, gt, le, lt, mul, sub
+from typing import Any
+
+__all__ = ["CALCULATIONS", "COMPARISONS", "NotComparable", "divided", "equal", "remainder"]
+
+# Sums and products of decimals are exact up to so many digits, quotients rounded to so many.
+_EXACT = Context(prec=10_000)
+_QUOTIENT = Context(prec=38)
+_COMPUTABLE = (Number, date, timedelta)
+_ORDERED = (lt, le, gt, ge)
+_SYMBOLS = ("<", "<=", ">", ">=")
+
+
+class NotComparable(TypeError):
+    """Two values have types that do not go together; the term that asked says which values."""
+
+
+def equal(a: Any, b: Any) -> bool:
+    """Whether two values, neither of them NULL, are equal; numbers exactly, whatever their types.
+
+    Raises
+    ------
+    NotComparable
+        If their types do not compare.
+    """
+    try:
+        if a == b:
+            return True
+    except ArithmeticError:  # a signalling NaN
+        raise NotComparable from None
+    if type(a) is not type(b) and _kind(a) is not _kind(b):
+        raise NotComparable
+    if (
+        isinstance(a, date | time)
+        and _is_aware(a) is not _is_aware(b)  # no moment, so not a different one either
+    ):
+        raise NotComparable
+    return False
+
+
+def unequal(a: Any, b: Any) -> bool:
+    """The opposite of `equal`."""
+    return not equal(a, b)
+
+
+def _kind(value: Any) -> type:
+    return Number if isinstance(value, Number) else type(value)
+
+
+def _is_aware(value: Any) -> bool | None:
+    return None if not hasattr(value, "tzinfo") else value.tzinfo is not None
+
+
+COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "=": equal,
+    "!=": unequal,
+    **dict(zip(_SYMBOLS, _ORDERED, strict=True)),
+}
+"""By operator; what raises TypeError or ArithmeticError does not compare."""
+
+
+def divided(a: Any, b: Any) -> Any:
+    """The quotient; of integers that without its fraction, as in SQL: -7 / 2 is -3."""
+    if isinstance(a, int) and isinstance(b, int):
+        quotient = abs(a) // abs(b)
+        return quotient if (a < 0) is (b < 0) else -quotient
+    return a / b
+
+
+def remainder(a: Any, b: Any) -> Any:
+    """What `divided` leaves: it has the sign of `a`, as in SQL: -7 % 2 is -1."""
+    if isinstance(a, int) and isinstance(b, int):
+        left = abs(a) % abs(b)
+        return -left if a < 0 else left
+    if isinstance(a, float) or isinstance(b, float):
+        if b == 0:
+            raise ZeroDivisionError
+        return math.fmod(a, b)
+    return a % b
+
+
+def _checked(operation: Callable[[Any, Any], Any], context: Context) -> Callable[[Any, Any], Any]:
+    """An operation on values of any types, which refuses what would not be exact or no number."""
+
+    def calculate(a: Any, b: Any) -> Any:
+        for value in (a, b):
+            if isinstance(value, bool) or not isinstance(value, _COMPUTABLE):
+                raise NotComparable
+        for whole, other in ((a, b), (b, a)):
+            if isinstance(other, float) and isinstance(whole, int) and float(whole) != whole:
+                raise NotComparable
+        if isinstance(a, Decimal) or isinstance(b, Decimal):
+            with localcontext(context):
+                return operation(a, b)
+        return operation(a, b)
+
+    return calculate
+
+
+CALCULATIONS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "+": _checked(add, _EXACT),
+    "-": _checked(sub, _EXACT),
+    "*": _checked(mul, _EXACT),
+    "/": _checked(divided, _QUOTIENT),
+    "%": _checked(remainder, _EXACT),
+}
+"""By operator; what raises TypeError or ArithmeticError has no meaning."""
