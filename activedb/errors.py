@@ -12,7 +12,8 @@ attached as ``__cause__``::
     ├── DefinitionError               a rule, pattern, stream or table is declared wrongly
     │   ├── RuleSignatureError        a rule function cannot be called as fn(t, o)
     │   ├── ConditionWrites           a rule's condition writes; it may only read
-    │   └── PatternError              an event expression has no meaning
+    │   ├── PatternError              an event expression has no meaning
+    │   └── RuleSyntaxError           a text of the rule language cannot be read, and where
     ├── TransactionError
     │   ├── TransactionAborted        the transaction, or a superior of it, aborted
     │   ├── TransactionCancelled      somebody cancelled it from outside
@@ -40,6 +41,10 @@ attached as ``__cause__``::
     │       └── RuleInQuarantine      it has failed too often, and is not run any more
     └── StreamError
         ├── BadEvent                  an input event that cannot be understood
+        │   ├── UncertainOrder        what an event completes depends on an order nobody knows
+        │   └── PartialsExceeded      a pattern keeps as many events as it may, and refuses more
+        ├── ProducerSilent            a producer has not been heard of for too long
+        ├── StreamFull                as many events as may wait for a producer do so
         ├── BatchFailed               a batch stopped at an offending event, as asked
         └── FeedFailed                the source of a stream failed
 """
@@ -69,24 +74,29 @@ __all__ = [
     "JavaNotFound",
     "LockNotAvailable",
     "LockTimeout",
+    "PartialsExceeded",
     "PatternError",
+    "ProducerSilent",
     "RowExists",
     "RowNotFound",
     "RuleError",
     "RuleFailed",
     "RuleInQuarantine",
     "RuleSignatureError",
+    "RuleSyntaxError",
     "SerializationConflict",
     "ServerUnreachable",
     "StatementCancelled",
     "StoreError",
     "StreamError",
+    "StreamFull",
     "TableOwned",
     "TransactionAborted",
     "TransactionCancelled",
     "TransactionError",
     "TransactionStateError",
     "TransactionTimeout",
+    "UncertainOrder",
     "UniqueViolation",
     "UnsupportedStatement",
     "WrongThread",
@@ -153,6 +163,30 @@ class ConditionWrites(DefinitionError):
 
 class PatternError(DefinitionError):
     """An event expression has no meaning."""
+
+
+class RuleSyntaxError(DefinitionError):
+    """A text of the rule language cannot be read.
+
+    Attributes
+    ----------
+    line, column : int
+        Where, both from 1.
+    excerpt : str
+        The line, and below it a caret at the column.
+    """
+
+    def __init__(self, message: str, *, line: int = 1, column: int = 1, excerpt: str = ""):
+        super().__init__(message)
+        self.line = line
+        self.column = column
+        self.excerpt = excerpt
+
+    def of_file(self, path: object) -> RuleSyntaxError:
+        """The same error, naming the file that has the text."""
+        return RuleSyntaxError(
+            f"{path}: {self}", line=self.line, column=self.column, excerpt=self.excerpt
+        )
 
 
 class TransactionError(ActiveDBError):
@@ -336,6 +370,51 @@ class StreamError(ActiveDBError):
 
 class BadEvent(StreamError):
     """An input event that cannot be understood; it belongs in the dead-letter table."""
+
+
+class UncertainOrder(BadEvent):
+    """What an event completes depends on an order of events that their timestamps do not tell.
+
+    Attributes
+    ----------
+    candidates : tuple of mapping
+        The matches that are possible, each the constituents by part name.
+    certain : tuple of mapping
+        Those of them that hold in every order that is possible.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        candidates: tuple[Mapping[str, Any], ...] = (),
+        certain: tuple[Mapping[str, Any], ...] = (),
+    ):
+        super().__init__(message)
+        self.candidates = candidates
+        self.certain = certain
+
+
+class PartialsExceeded(BadEvent):
+    """A pattern keeps as many events as it may, and its policy is to refuse more."""
+
+
+class ProducerSilent(StreamError):
+    """A producer has sent neither events nor heartbeats for longer than it may.
+
+    Attributes
+    ----------
+    producer : str
+        Its name.
+    """
+
+    def __init__(self, message: str, *, producer: str = ""):
+        super().__init__(message)
+        self.producer = producer
+
+
+class StreamFull(StreamError):
+    """As many events as may wait until they are stable do so; nothing of the feed was taken."""
 
 
 class BatchFailed(StreamError):

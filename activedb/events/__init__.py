@@ -2,31 +2,128 @@
 
 from __future__ import annotations
 
-from activedb.events._codec import decode, decode_params, encode, encode_params
-from activedb.events._definitions import any_of, deleted, event, inserted, seq, updated
+from activedb.events._accuracy import (
+    AccuracyInterval,
+    LocalClock,
+    Order,
+    certainly_before,
+    order,
+)
+from activedb.events._choices import Context, Selection, Skip, SkipTo
+from activedb.events._codec import (
+    decode,
+    decode_params,
+    decode_stamp,
+    encode,
+    encode_params,
+    encode_stamp,
+)
+from activedb.events._composites import Conjunction, Disjunction, Kleene, Query, Sequence
+from activedb.events._definitions import (
+    aborted,
+    at,
+    began,
+    called,
+    committing,
+    cron,
+    deleted,
+    event,
+    every,
+    inserted,
+    late,
+    returned,
+    updated,
+)
 from activedb.events._detect import detect
-from activedb.events._detector import Detector
-from activedb.events._expressions import Disjunction, Expression, Negation, Primitive, Sequence
+from activedb.events._detector import Detector, Network
+from activedb.events._expression import Expression
+from activedb.events._nodes import Node
 from activedb.events._occurrence import Occurrence, occurrence
+from activedb.events._operators import (
+    all_of,
+    any_of,
+    aperiodic,
+    many,
+    optional,
+    periodic,
+    query,
+    seq,
+    some_of,
+)
+from activedb.events._precedence import precedes
+from activedb.events._primitives import Negation, Primitive
+from activedb.events._producers import Producers
+from activedb.events._schedules import At, Cron, Every, Schedule
+from activedb.events._stability import POList, Stabilizer
+from activedb.events._temporal import Periodic, Plus, TimedOut
+from activedb.events._timestamps import Timestamp
+from activedb.events.terms import Term, attr, part
 
 __all__ = [
+    "AccuracyInterval",
+    "At",
+    "Conjunction",
+    "Context",
+    "Cron",
     "Detector",
     "Disjunction",
+    "Every",
     "Expression",
+    "Kleene",
+    "LocalClock",
     "Negation",
+    "Network",
+    "Node",
     "Occurrence",
+    "Order",
+    "POList",
+    "Periodic",
+    "Plus",
     "Primitive",
+    "Producers",
+    "Query",
+    "Schedule",
+    "Selection",
     "Sequence",
+    "Skip",
+    "SkipTo",
+    "Stabilizer",
+    "Term",
+    "TimedOut",
+    "Timestamp",
+    "aborted",
+    "all_of",
     "any_of",
+    "aperiodic",
+    "at",
+    "attr",
+    "began",
+    "called",
+    "certainly_before",
+    "committing",
+    "cron",
     "decode",
     "decode_params",
+    "decode_stamp",
     "deleted",
     "detect",
     "encode",
     "encode_params",
+    "encode_stamp",
     "event",
+    "every",
     "inserted",
+    "late",
+    "many",
     "occurrence",
+    "optional",
+    "order",
+    "part",
+    "periodic",
+    "precedes",
+    "query",
+    "returned",
     "seq",
+    "some_of",
     "updated",
 ]

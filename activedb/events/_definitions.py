@@ -1,27 +1,47 @@
-"""How expressions are written: event, inserted, updated, deleted, any_of, seq."""
+"""How primitive events are written: event, inserted, at, called, began and their kin."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, cast
 
-from activedb.errors import PatternError
-from activedb.events._expressions import (
-    Disjunction,
-    Expression,
-    Negation,
+from activedb.errors import BadEvent, PatternError
+from activedb.events._expression import window_us_of
+from activedb.events._primitives import (
     OccurrencePredicate,
     Primitive,
-    Sequence,
+    ReadingPredicate,
+    checked_alias,
 )
+from activedb.events._schedules import At, Cron, Every, Schedule
+from activedb.events._timestamps import microseconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
-__all__ = ["any_of", "deleted", "event", "inserted", "seq", "updated"]
+__all__ = [
+    "aborted",
+    "at",
+    "began",
+    "called",
+    "committing",
+    "cron",
+    "deleted",
+    "event",
+    "every",
+    "inserted",
+    "late",
+    "returned",
+    "updated",
+]
 
 
 def event(
-    name: str, where: OccurrencePredicate | None = None, alias: str | None = None
+    name: str,
+    where: OccurrencePredicate | None = None,
+    alias: str | None = None,
+    *,
+    reading: ReadingPredicate | None = None,
 ) -> Primitive:
     """Return the expression for an application or stream event.
 
@@ -29,10 +49,13 @@ def event(
     ----------
     name : str
         The event's name (of a stream event: its type).
-    where : callable, optional
+    where : callable or Term, optional
         ``where(o) -> bool``: only occurrences for which it holds. Pure.
     alias : str, optional
         The part's name in a sequence; the event's name by default.
+    reading : callable, optional
+        ``reading(t, o) -> bool``: the same, but it may read the shared store through the
+        transaction `t`, and sees it as of the event's time.
 
     Raises
     ------
@@ -41,11 +64,35 @@ def event(
     """
     if not isinstance(name, str) or not name:
         raise PatternError(f'event() takes the name of an event, event("EXIT"), not {name!r}')
-    return _primitive(("event", name), (), where, alias)
+    return _primitive(("event", name), (), where, alias, reading)
+
+
+def late(
+    stream: object, where: OccurrencePredicate | None = None, alias: str | None = None
+) -> Primitive:
+    """Return the expression for an event of a stream that came after its punctuation.
+
+    Its occurrences have the stream's name, and the parameters ``type``, ``timestamp``, ``id`` and
+    ``params`` of the late event.
+
+    Parameters
+    ----------
+    stream : str or Stream
+    where, alias : optional
+        As in `event`.
+    """
+    name = stream if isinstance(stream, str) else getattr(stream, "name", None)
+    if not isinstance(name, str) or not name:
+        raise PatternError(f"late() takes a stream or its name, not {stream!r}")
+    return _primitive(("late", name), (), where, alias)
 
 
 def inserted(
-    table: object, *, where: OccurrencePredicate | None = None, alias: str | None = None
+    table: object,
+    *,
+    where: OccurrencePredicate | None = None,
+    alias: str | None = None,
+    reading: ReadingPredicate | None = None,
 ) -> Primitive:
     """Return the expression for the insert of a row; ``o.new`` and ``o.params`` are the row.
 
@@ -53,7 +100,7 @@ def inserted(
     ----------
     table : Table or mapped class
         Anything with a ``name`` (``fullname`` is preferred) or a ``__table__`` that has one.
-    where, alias : optional
+    where, alias, reading : optional
         As in `event`; the default part name is the table's full name.
 
     Raises
@@ -61,7 +108,7 @@ def inserted(
     PatternError
         If an argument cannot serve.
     """
-    return _primitive(("insert", _table_name(table, "inserted")), (), where, alias)
+    return _primitive(("insert", _table_name(table, "inserted")), (), where, alias, reading)
 
 
 def updated(
@@ -69,6 +116,7 @@ def updated(
     *columns: str,
     where: OccurrencePredicate | None = None,
     alias: str | None = None,
+    reading: ReadingPredicate | None = None,
 ) -> Primitive:
     """Return the expression for the update of a row; ``o.old`` and ``o.new`` are its versions.
 
@@ -78,7 +126,7 @@ def updated(
         As in `inserted`.
     *columns : str
         Column names: the value of at least one of them must have changed. None given: any update.
-    where, alias : optional
+    where, alias, reading : optional
         As in `inserted`.
 
     Raises
@@ -95,17 +143,21 @@ def updated(
             raise PatternError(
                 f"table {name} has no column {column!r}: name one of {', '.join(known)}"
             )
-    return _primitive(("update", name), tuple(dict.fromkeys(columns)), where, alias)
+    return _primitive(("update", name), tuple(dict.fromkeys(columns)), where, alias, reading)
 
 
 def deleted(
-    table: object, *, where: OccurrencePredicate | None = None, alias: str | None = None
+    table: object,
+    *,
+    where: OccurrencePredicate | None = None,
+    alias: str | None = None,
+    reading: ReadingPredicate | None = None,
 ) -> Primitive:
     """Return the expression for the delete of a row; ``o.old`` and ``o.params`` are the row.
 
     Parameters
     ----------
-    table, where, alias
+    table, where, alias, reading
         As in `inserted`.
 
     Raises
@@ -113,89 +165,109 @@ def deleted(
     PatternError
         If an argument cannot serve.
     """
-    return _primitive(("delete", _table_name(table, "deleted")), (), where, alias)
+    return _primitive(("delete", _table_name(table, "deleted")), (), where, alias, reading)
 
 
-def any_of(*parts: Expression) -> Disjunction:
-    """Return the expression for any one of several primitive events; also written ``a | b``.
+def at(moment: datetime | float, alias: str | None = None) -> Primitive:
+    """Return the expression for a moment: an aware datetime, or seconds since the epoch."""
+    try:
+        us = microseconds(moment)
+    except BadEvent as error:
+        raise PatternError(f"at() takes a moment: {error}") from None
+    return _scheduled(At(us), alias)
 
-    What triggers the rule is the event itself, once, however many of the parts take it.
+
+def every(
+    period: float | timedelta, offset: float | timedelta = 0, alias: str | None = None
+) -> Primitive:
+    """Return the expression for moments at equal distances, counted from the epoch.
 
     Parameters
     ----------
-    *parts : Expression
-        Primitive events, or others of these.
+    period, offset : seconds or timedelta
+        ``every(3600, offset=60)`` is a minute after each full hour.
+    alias : str, optional
+        The part's name in a sequence.
+    """
+    offset_us = window_us_of(offset, "every(offset=…)") if offset else 0
+    return _scheduled(Every(window_us_of(period, "every()"), offset_us), alias)
+
+
+def cron(expression: str, zone: str = "UTC", alias: str | None = None) -> Primitive:
+    """Return the expression for the moments of a crontab line.
+
+    Parameters
+    ----------
+    expression : str
+        Minute, hour, day, month and weekday, ``"*/5 * * * *"``; with six fields seconds come first.
+    zone : str
+        The IANA name of a time zone.
+    alias : str, optional
+        The part's name in a sequence.
 
     Raises
     ------
     PatternError
-        If there are no parts, or one is not a primitive event.
-
-    Examples
-    --------
-    >>> any_of(event("EXIT"), event("ENTER"))
-    ANY(EXIT, ENTER)
+        If expression or zone have no meaning.
     """
-    if not parts:
-        raise PatternError('any_of() needs events: any_of(event("A"), event("B"))')
-    found = Disjunction(())
-    for part in parts:
-        found = found | part
-    return found
+    return _scheduled(Cron.of(expression, zone), alias)
 
 
-def seq(*parts: Expression) -> Sequence:
-    """Return the sequence of `parts` in strict time order (Wang, Rundensteiner, Ellison 2011, B).
+def called(
+    function: Callable[..., Any] | str,
+    where: OccurrencePredicate | None = None,
+    alias: str | None = None,
+) -> Primitive:
+    """Return the expression for the beginning of a call of a function that `Database.emits` wraps.
+
+    Its parameters are the arguments by name, defaults included, without ``self``.
 
     Parameters
     ----------
-    *parts : Expression
-        Primitive events, some of them negated with ``~``; the last one is positive.
-
-    Raises
-    ------
-    PatternError
-        If there are no parts, a part is not a primitive event or its negation, the last part is
-        negated (so also if all are), or two positive parts have the same name.
-
-    Examples
-    --------
-    >>> seq(event("EXIT"), ~event("SANITIZE"), event("ENTER")).same("worker").within(45)
-    SEQ(EXIT, !SANITIZE, ENTER) SAME worker WITHIN 45s
+    function : callable or str
+        The function, or its qualified name: ``"Account.withdraw"``.
+    where, alias : optional
+        As in `event`.
     """
-    if not parts:
-        raise PatternError('a sequence needs parts: seq(event("A"), event("B"))')
-    checked = tuple(_part(part) for part in parts)
-    positive = [part.name for part in checked if isinstance(part, Primitive)]
-    if not positive:
-        raise PatternError(
-            "a sequence of negations never occurs: end it with the event that completes it"
-        )
-    if isinstance(checked[-1], Negation):
-        raise PatternError(
-            f"a sequence cannot end with {checked[-1]!r}, as nothing would complete it: "
-            "end it with a positive event"
-        )
-    for name in positive:
-        if positive.count(name) > 1:
-            raise PatternError(
-                f"two parts of the sequence are called {name!r}: "
-                'tell them apart with alias="…", say alias="first"'
-            )
-    return Sequence(checked)
+    return _primitive(("call", _function_name(function, "called")), (), where, alias)
 
 
-def _part(part: object) -> Primitive | Negation:
-    if isinstance(part, Primitive | Negation):
-        return part
-    if isinstance(part, Sequence):
-        raise PatternError(f"a sequence cannot be a part of another: write the parts of {part!r}")
-    if isinstance(part, Disjunction):
-        raise PatternError(
-            f"{part!r} cannot be a part of a sequence: define a rule for each of the sequences"
-        )
-    hint = " (negate with ~, not with `not`)" if isinstance(part, bool) else ""
-    raise PatternError(f'a part of a sequence is an expression, event("A"), not {part!r}{hint}')
+def returned(
+    function: Callable[..., Any] | str,
+    where: OccurrencePredicate | None = None,
+    alias: str | None = None,
+) -> Primitive:
+    """Return the expression for the return of a function that `Database.emits` wraps.
+
+    As `called`, with the parameter ``result`` besides. A call that raises does not return.
+    """
+    return _primitive(("return", _function_name(function, "returned")), (), where, alias)
+
+
+def began(where: OccurrencePredicate | None = None) -> Primitive:
+    """Return the expression for the beginning of a top-level transaction of the application."""
+    return _primitive(("transaction", "begin"), (), where, None)
+
+
+def committing(where: OccurrencePredicate | None = None) -> Primitive:
+    """Return the expression for the commit point of a top-level transaction of the application.
+
+    Immediate rules run before the deferred cycles, sequential ones after the commit.
+    """
+    return _primitive(("transaction", "commit"), (), where, None)
+
+
+def aborted(where: OccurrencePredicate | None = None) -> Primitive:
+    """Return the expression for the abort of a top-level transaction of the application.
+
+    For detached rules: the transaction is gone.
+    """
+    return _primitive(("transaction", "abort"), (), where, None)
+
+
+def _scheduled(schedule: Schedule, alias: str | None) -> Primitive:
+    checked = None if alias is None else checked_alias(alias)
+    return Primitive(("clock", schedule.text), alias=checked, schedule=schedule)
 
 
 def _primitive(
@@ -203,12 +275,27 @@ def _primitive(
     columns: tuple[str, ...],
     predicate: OccurrencePredicate | None,
     alias: str | None,
+    reading: ReadingPredicate | None = None,
 ) -> Primitive:
     if predicate is not None and not callable(predicate):
         raise PatternError(f"where takes a function of the occurrence, not {predicate!r}")
-    if alias is not None and (not isinstance(alias, str) or not alias):
-        raise PatternError(f"alias takes a non-empty string, not {alias!r}")
-    return Primitive(key, columns, predicate, alias)
+    if reading is not None and not callable(reading):
+        raise PatternError(f"reading takes a function of (t, o), not {reading!r}")
+    checked = None if alias is None else checked_alias(alias)
+    if getattr(predicate, "part_names", None):
+        raise PatternError(
+            f"{predicate!r} is about parts, and this is one event: write attr('x') for part('A').x"
+        )
+    if reading is None and getattr(predicate, "is_reading", False):
+        predicate, reading = None, cast(ReadingPredicate, predicate)  # a Term takes both
+    return Primitive(key, columns, predicate, checked, reading)
+
+
+def _function_name(function: object, what: str) -> str:
+    name = function if isinstance(function, str) else getattr(function, "__qualname__", None)
+    if not isinstance(name, str) or not name:
+        raise PatternError(f"{what}() takes a function or its qualified name, not {function!r}")
+    return name
 
 
 def _table(table: object) -> Any:

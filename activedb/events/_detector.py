@@ -2,29 +2,54 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import count
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from activedb.errors import BadEvent, PatternError
-from activedb.events._expressions import Disjunction, Expression, Negation, Primitive, Sequence
-from activedb.events._history import Entry, History
+from activedb.errors import PartialsExceeded, PatternError
+from activedb.events._codec import decode_params, encode_params
+from activedb.events._composites import Disjunction, Query
+from activedb.events._expression import Expression, Reader
 from activedb.events._occurrence import Occurrence
+from activedb.events._primitives import Primitive
+from activedb.events.detection._build import Builder
+from activedb.events.detection._clocks import Clocks
+from activedb.events.detection._entry import Entry
+from activedb.events.detection._journal import Journal, roll_back
+from activedb.events.detection._network import Network, SharedNode
+from activedb.events.detection._node import Moment, Node, Shared
+from activedb.events.detection._sequence import SequenceNode
+from activedb.events.detection._state import StateReader, StateWriter
+from activedb.events.detection._traits import horizon_of, is_timed, reads, remembers, walk
+from activedb.events.detection._uncertain import Policy, is_exact
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+__all__ = ["Detector", "Network"]
 
-__all__ = ["Detector"]
+
+class _Record:
+    """A step that can be undone: an event that was fed, or an advance of time."""
+
+    __slots__ = ("contemporaries", "journal", "o", "said", "us")
+
+    def __init__(
+        self,
+        o: Occurrence | None,
+        us: int,
+        journal: Journal,
+        said: dict[Hashable, bool],
+        contemporaries: tuple[Occurrence, ...],
+    ):
+        self.o = o
+        self.us = us
+        self.journal = journal
+        self.said = said
+        self.contemporaries = contemporaries
 
 
 class Detector:
-    """Finds the matches of one expression in events fed one at a time.
-
-    Every combination of events that fulfils the expression is a match (context unrestricted,
-    selection any match). Matches are produced only when the event of the last part is fed, and
-    only against what has been fed, and neither withdrawn nor trimmed, by then: an event fed late
-    takes its place in the history, but changes no match that was produced before.
+    """Finds the matches of one expression in events fed one at a time (README, "Semantics").
 
     Not thread-safe. REQUIRES, of every method: the caller holds whatever latch guards the
     detector.
@@ -34,217 +59,382 @@ class Detector:
     expression : Expression
         What to look for.
     name : str, optional
-        The name of the composite occurrences; the expression's repr by default.
+        The name of the composite occurrences; by default the expression's repr, or the query's
+        name.
+    on_uncertain : {"raise", "certain", "possible", "reading"} or callable
+        What to do if the order of events is not known.
+    partials_max : int, optional
+        How many occurrences may be kept.
+    on_full : {"drop_oldest", "refuse"}
+        What to do if there are more.
+
+    network : Network, optional
+        With whose detectors it shares common subexpressions.
 
     Raises
     ------
     PatternError
-        If `expression` cannot stand on its own.
+        If `expression` cannot stand on its own, or an option has no meaning.
 
     Attributes
     ----------
     expression : Expression
         As given.
     horizon_us : int or None
-        How far before the end of a match its events reach: the window. None without a window;
-        0 for a primitive expression and a disjunction of some, which retain nothing.
+        How far before the end of a match its events reach; None: without bound; 0 if nothing is
+        kept.
+    is_stateful : bool
+        Whether it keeps anything at all.
+    is_timed : bool
+        Whether time alone can produce matches, so that `advance` has to be called.
+    is_replayable : bool
+        Whether what it keeps follows from feeding the events of the last horizon again.
+    reads : bool
+        Whether predicates read the shared store, so that `feed` and `advance` need a reader.
+    dropped : int
+        How many occurrences were forgotten because there were too many.
     """
 
-    def __init__(self, expression: Expression, *, name: str | None = None):
-        if isinstance(expression, Expression):
-            expression.check()
-        self._sequence: Sequence | None = None
-        if isinstance(expression, Sequence):
-            self._sequence = expression
-            parts: tuple[Primitive | Negation, ...] = expression.parts
-            self.horizon_us = expression.window_us
-        elif isinstance(expression, Primitive):
-            parts = (expression,)
-            self.horizon_us = 0
-        elif isinstance(expression, Disjunction):
-            parts = expression.parts
-            self.horizon_us = 0
-        else:
+    def __init__(
+        self,
+        expression: Expression,
+        *,
+        name: str | None = None,
+        on_uncertain: str | Callable[..., Any] = "raise",
+        partials_max: int | None = None,
+        on_full: str = "drop_oldest",
+        network: Network | None = None,
+    ):
+        if not isinstance(expression, Expression):
             raise PatternError(
                 f'a detector takes an event expression, such as event("EXIT"), not {expression!r}'
             )
-        self.expression: Expression = expression
-        self._name = name or repr(expression)
-        self._names: list[str] = []  # of the positive parts: one per stage
-        # By event key: the primitive, its stage, and whether it is negated (right before) there.
-        self._listeners: dict[tuple[str, str], list[tuple[Primitive, int, bool]]] = {}
-        for part in parts:
-            negated = isinstance(part, Negation)
-            primitive = part.operand if isinstance(part, Negation) else part
-            listeners = self._listeners.setdefault(primitive.key, [])
-            listeners.append((primitive, len(self._names), negated))
-            if not negated:
-                self._names.append(primitive.name)
-        self._histories: dict[tuple[object, ...], History] = {}
-        # Never filled: what the first event of an equivalence key meets.
-        self._no_history = History((), len(self._names))
-        # (time, serial, history): every history stands here once at its due_us, which is no later
-        # than its oldest event; an entry at another time is a leftover.
-        self._expiry: list[tuple[int, int, History]] = []
-        self._serials = count()
-        self._partials = 0
+        expression.check()
+        if partials_max is not None and (
+            isinstance(partials_max, bool) or not isinstance(partials_max, int) or partials_max < 1
+        ):
+            raise PatternError(f"partials_max takes a whole number from 1, not {partials_max!r}")
+        if on_full not in ("drop_oldest", "refuse"):
+            raise PatternError(f"on_full takes 'drop_oldest' or 'refuse', not {on_full!r}")
+        self.expression = expression
+        self.dropped = 0
+        self._partials_max = partials_max
+        self._refuses = on_full == "refuse"
+        self._shared = Shared(Policy.of(on_uncertain), bounded=partials_max is not None)
+        if partials_max is not None:
+            network = None  # what one drops the others would miss
+        self._root = root = Builder(self._shared, network).build(expression, is_root=True)
+        if name is not None:
+            root.name = name
+        self._nodes = tuple(root.walk())
+        self._clocks = Clocks(self._nodes)
+        tree = tuple(walk(expression))
+        self.is_timed = bool(self._clocks) or any(is_timed(e) for e in tree)
+        self.reads = any(reads(e) for e in tree)
+        self.is_stateful = self.is_timed or not all(
+            isinstance(e, Primitive | Disjunction | Query) for e in tree
+        )
+        self.horizon_us = horizon_of(expression)
+        self.is_replayable = (
+            not self.is_timed and not self.reads and not any(remembers(e) for e in tree)
+        )
+        self._plain = root if isinstance(root, SequenceNode) and root.is_plain else None
+        self._memoryless = root if isinstance(root, SequenceNode) and root.is_memoryless else None
+        self._told_us: int | None = None
+        self._log: deque[_Record] = deque()
+        self._oldest: list[tuple[int, str, int, int, Entry, Node]] = []
+
+    # -- what it is --------------------------------------------------------------------------
 
     @property
     def partials(self) -> int:
-        """The number of events retained because a later match may need them."""
-        return self._partials
+        """The number of occurrences kept because a later match may need them."""
+        return sum([node.partials for node in self._nodes])
+
+    @property
+    def due_us(self) -> int | None:
+        """When time alone will produce or decide something next: `advance` beyond it does."""
+        timer = self._shared.timers.first()
+        return None if timer is None else timer[0]
 
     def accepts(self, o: Occurrence) -> bool:
         """Whether the expression listens to events like `o`; if not, feeding it does nothing."""
-        return o.key in self._listeners
+        return o.key in self._root.keys
 
-    def feed(self, o: Occurrence) -> list[Occurrence]:
-        """Take `o` into the history and return the matches that it completes.
+    # -- events and time -----------------------------------------------------------------------
+
+    def feed(
+        self,
+        o: Occurrence,
+        reader: Reader = None,
+        contemporaries: Sequence[Occurrence] = (),
+    ) -> list[Occurrence]:
+        """Take `o` in and return the matches that it completes.
 
         Parameters
         ----------
         o : Occurrence
-            Of any key; of any time, but the caller has promised with `trim` that no match ends
-            before the trimmed time any more.
+            Of any key and time; but see `trim`.
+        reader : object, optional
+            What predicates that read the shared store read through: a transaction.
+        contemporaries : sequence of Occurrence
+            Events that are yet to be fed but may lie before `o` for all that their timestamps
+            tell.
 
         Returns
         -------
         list of Occurrence
-            For a primitive expression or a disjunction ``[o]`` or nothing. For a sequence its
-            composite occurrences, ordered by the (time, id, arrival) of their first parts, then of
-            their second parts, and so on. Each has the timestamp of `o`, the constituents as
-            ``parts``, and their parameters merged in time order, later ones winning.
+            Of a primitive event `o` itself, of others composite occurrences, in the order of
+            preference.
 
         Raises
         ------
         BadEvent
-            If `o` lacks an attribute of ``same`` or its value cannot be compared, or an update
-            lacks a column. What a predicate raises passes through. Nothing has changed then.
+            If `o` lacks an attribute of ``same`` or of a term, or its value cannot be compared;
+            `UncertainOrder`, `PartialsExceeded` as the policies say. What a predicate raises
+            passes through. Nothing has changed then.
 
         Notes
         -----
-        Complexity: see `History.completed_by`; O(log n) to find the place of `o` among n
-        retained events of its equivalence key (and a memory move if it is not the latest).
+        Complexity: see detection/README.md.
         """
-        taken: set[int] = set()
-        forbidden: set[int] = set()
-        for primitive, stage, negated in self._listeners.get(o.key, ()):
-            if primitive.takes(o):
-                (forbidden if negated else taken).add(stage)
-        if not taken and not forbidden:
+        plain = self._plain
+        if plain is not None:
+            if o.key not in plain.dispatch:
+                return []
+            if not contemporaries and plain.is_certain(o):
+                made = plain.feed(o)
+                if self._partials_max is not None:
+                    self._bound_plain(plain, o)
+                return made
+        if contemporaries or o.low_us != o.high_us:
+            self._shared.is_inexact = True
+        accepted = o.key in self._root.keys
+        if not accepted and not (self._clocks and self._told_us is None):
             return []
-        if self._sequence is None:
-            return [o]
-        key = self._equivalence_key(o)
-        entry = (o.us, o.id or "", next(self._serials), o)
-        # The search comes before the insertion, so that an error leaves the history as it was;
-        # its result is the same, as no event follows or precedes itself strictly.
-        matches: list[Occurrence] = []
-        last_stage = len(self._names) - 1
-        if last_stage in taken:
-            taken.remove(last_stage)
-            history = self._histories.get(key, self._no_history)
-            found = history.completed_by(entry, self.horizon_us)
-            matches = [c for s in found if (c := self._composite(s)) is not None]
-        if taken or forbidden:
-            self._retain(key, entry, taken, forbidden)
-        return matches
+        record = _Record(o, o.us, [], {}, tuple(contemporaries))
+        made = self._do(record, reader)
+        self._remember(record)
+        return made
 
-    def withdraw(self, o: Occurrence) -> None:
+    def advance(self, us: int, reader: Reader = None) -> list[Occurrence]:
+        """Tell that no event before `us` is fed any more; return what time completes before it.
+
+        Raises
+        ------
+        ActiveDBError
+            As `feed`; nothing has changed then.
+        """
+        if not self.is_timed:
+            return []
+        record = _Record(None, us, [], {}, ())
+        made = self._do(record, reader)
+        last = self._log[-1] if self._log else None
+        if last is not None and last.o is None and last.us <= us:
+            last.us = us
+            last.journal += record.journal
+            last.said.update(record.said)
+        else:
+            self._remember(record)
+        return made
+
+    def _do(self, record: _Record, reader: Reader) -> list[Occurrence]:
+        try:
+            made = self._steps(record, reader)
+            if self._partials_max is not None:
+                self._bound(record.journal)
+            return made
+        except BaseException:
+            roll_back(record.journal)
+            raise
+        finally:
+            if self._shared.fresh is not None:
+                self._shared.fresh.clear()
+
+    def _steps(self, record: _Record, reader: Reader) -> list[Occurrence]:
+        journal, o, timers = record.journal, record.o, self._shared.timers
+        if self._told_us is None:
+            self._tell(record.us)
+        if o is not None:
+            moment = Moment(o, reader, journal, record.said, contemporaries=record.contemporaries)
+            return self._evaluate(moment)
+        made: list[Occurrence] = []
+        while due := timers.take_first(record.us, journal):
+            us, index, _ = due[0]
+            tick = self._clocks.tick(index, us, timers, journal)
+            called = tuple([timer[2] for timer in due])
+            moment = Moment(tick, reader, journal, record.said, index=index, us=us, called=called)
+            made += self._evaluate(moment)
+        return made
+
+    def _tell(self, us: int) -> None:
+        """Take the time for the first that the detector is told of; that is never undone."""
+        self._told_us = us
+        self._clocks.start(us, self._shared.timers, [])
+
+    def detach(self) -> None:
+        """Share nothing any more: what others are fed from now on this one need not be fed."""
+        for node in self._nodes:
+            if isinstance(node, SharedNode):
+                node.detach()
+
+    def _evaluate(self, moment: Moment) -> list[Occurrence]:
+        root = self._root
+        return [entry[3] for entry in root.evaluate(moment)] if root.concerns(moment) else []
+
+    # -- undoing -----------------------------------------------------------------------------
+
+    def withdraw(self, o: Occurrence, reader: Reader = None) -> None:
         """Undo the feeding of `o` (this very object), as if it had never been fed.
 
-        Fed more than once, its last feeding is undone. Nothing happens if `o` is not retained:
-        never fed, trimmed, or of no use to a later match. Matches already produced are the
-        caller's to take back.
+        Fed more than once, its last feeding is undone. Nothing happens if it was never fed, or is
+        beyond the horizon of what was trimmed (without a horizon, and if what is kept depends on
+        what was made: before what was trimmed). Matches already produced are the caller's to take
+        back. What readings said is not asked again; one that would have been asked only without
+        `o` is asked through `reader`.
 
-        Complexity: that of finding `o` in the history of its equivalence key.
+        Complexity: O(log n) for a sequence of primitive events without selection, context and
+        skip; else what was fed since `o` is undone and done again.
         """
-        if self._sequence is None or o.key not in self._listeners:
+        if self._memoryless is not None:
+            self._memoryless.withdraw(o)
             return
-        try:
-            key = self._equivalence_key(o)
-        except BadEvent:  # then no feeding of it ever succeeded
+        log = self._log
+        number = next((n for n in range(len(log) - 1, -1, -1) if log[n].o is o), None)
+        if number is None:
             return
-        history = self._histories.get(key)
-        if history is None or not history.remove(o):
-            return
-        self._partials -= 1
-        if history.oldest_us() is None:
-            del self._histories[key]
+        later = []
+        while len(log) > number:
+            record = log.pop()
+            roll_back(record.journal)
+            later.append(record)
+        for record in reversed(later[:-1]):
+            self._do(record, reader)
+            self._remember(record)
+
+    def _remember(self, record: _Record) -> None:
+        if self.is_stateful and self._memoryless is None:
+            self._log.append(record)
+
+    # -- bounds ------------------------------------------------------------------------------
 
     def trim(self, before_us: int) -> None:
-        """Forget the events that no match ending at or after `before_us` can need.
+        """Forget what no match ending at or after `before_us` can need.
 
-        The caller promises that every accepting event fed from now on is at or after `before_us`
-        (microseconds since the epoch). Without a window nothing can be forgotten.
+        The caller promises that every event fed from now on is at or after `before_us`
+        (microseconds since the epoch). What is due before is kept until `advance` has decided it.
 
-        Complexity: O(log h) for each of the histories with an expired event, among h; the other
-        histories are not visited.
+        Complexity: O(log g) for each of the groups with an expired entry, among g; the others are
+        not visited.
         """
-        if self.horizon_us is None:
-            return
-        cutoff_us = before_us - self.horizon_us
-        while self._expiry and self._expiry[0][0] < cutoff_us:
-            us, _, history = heappop(self._expiry)
-            if us != history.due_us or self._histories.get(history.key) is not history:
-                continue
-            self._partials -= history.forget(cutoff_us)
-            oldest_us = history.oldest_us()
-            if oldest_us is None:
-                del self._histories[history.key]
-            else:
-                self._expire(history, oldest_us)
+        due_us = self.due_us
+        if due_us is not None and due_us < before_us:
+            before_us = due_us
+        for node in self._nodes:
+            node.trim(before_us)
+        log = self._log
+        until_us = before_us - (self.horizon_us or 0)
+        while log and log[0].us < until_us:
+            log.popleft()
 
-    def _equivalence_key(self, o: Occurrence) -> tuple[object, ...]:
-        attributes = () if self._sequence is None else self._sequence.attributes
-        return tuple([_attribute(o, name) for name in attributes])
+    def _bound(self, journal: Journal) -> None:
+        """Hold the bound on the number of partials."""
+        assert self._partials_max is not None
+        assert self._shared.fresh is not None
+        oldest = self._oldest
+        for entry, node in self._shared.fresh:
+            heappush(oldest, (entry[0], entry[1], entry[2], node.index, entry, node))
+        while self.partials > self._partials_max:
+            if self._refuses:
+                raise PartialsExceeded(
+                    f"{self._root.name} keeps {self.partials} occurrences, more than "
+                    f"{self._partials_max}: shorten its window, raise partials_max, or let it "
+                    'drop the oldest with on_full="drop_oldest"'
+                )
+            item = heappop(oldest)
+            journal.append((heappush, (oldest, item)))
+            if item[5].drop(item[4], journal):
+                self.dropped += 1
+                journal.append((self._undrop, ()))
 
-    def _retain(
-        self, key: tuple[object, ...], entry: Entry, taken: Iterable[int], forbidden: Iterable[int]
-    ) -> None:
-        history = self._histories.get(key)
-        new = history is None
-        if history is None:
-            history = self._histories[key] = History(key, len(self._names))
-        history.add(entry, taken, forbidden)
-        self._partials += 1
-        if self.horizon_us is not None and (new or entry[0] < history.due_us):
-            self._expire(history, entry[0])
+    def _undrop(self) -> None:
+        self.dropped -= 1
 
-    def _expire(self, history: History, due_us: int) -> None:
-        history.due_us = due_us
-        heappush(self._expiry, (due_us, next(self._serials), history))
+    def _bound_plain(self, plain: SequenceNode, o: Occurrence) -> None:
+        journal: Journal = []
+        try:
+            self._bound(journal)
+        except PartialsExceeded:
+            plain.withdraw(o)
+            raise
+        finally:
+            assert self._shared.fresh is not None
+            self._shared.fresh.clear()
 
-    def _composite(self, entries: tuple[Entry, ...]) -> Occurrence | None:
-        """Return the composite occurrence of `entries`, None if a predicate does not hold."""
-        parts = {name: entry[3] for name, entry in zip(self._names, entries, strict=True)}
-        if self._sequence is not None and self._sequence.predicates:
-            shown = MappingProxyType(parts)
-            if not all(predicate(shown) for predicate in self._sequence.predicates):
-                return None
-        params: dict[str, Any] = {}
-        for part in parts.values():
-            params.update(part.params)
-        return Occurrence(self._name, entries[-1][3].timestamp, params, parts=parts)
+    # -- state -------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """Return all that it keeps as a JSON-able dict, for `restore`.
+
+        Raises
+        ------
+        BadEvent
+            If an occurrence that it keeps cannot be encoded.
+        """
+        writer = StateWriter()
+        nodes = [node.write(writer) for node in self._nodes]
+        arrival = next(self._shared.arrivals)
+        self._shared.arrivals = count(arrival)
+        return {
+            "expression": encode_params({"text": repr(self.expression)})["text"],
+            "told_us": self._told_us,
+            "arrival": arrival,
+            "dropped": self.dropped,
+            "nodes": nodes,
+            "timers": [
+                [us, index, encode_params({"called": _listed(called)})["called"]]
+                for us, index, called in self._shared.timers.in_order()
+            ],
+            "occurrences": writer.occurrences,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take up a `state` of a detector of an equal expression; of a detector that is new.
+
+        It goes on as that one would. What was fed before can no longer be withdrawn.
+
+        Raises
+        ------
+        PatternError
+            If it is the state of another expression.
+        BadEvent
+            If it cannot be read.
+        """
+        text = decode_params({"text": state["expression"]})["text"]
+        if text != repr(self.expression):
+            raise PatternError(
+                f"the state is one of {text}, and cannot be restored into {self.expression!r}"
+            )
+        reader = StateReader(state["occurrences"])
+        self._shared.is_inexact = not all(map(is_exact, reader.occurrences))
+        for node, data in zip(self._nodes, state["nodes"], strict=True):
+            if data is not None:
+                node.read(data, reader)
+        self._told_us = state["told_us"]
+        self._shared.arrivals = count(state["arrival"])
+        self.dropped = state["dropped"]
+        for us, index, called in state["timers"]:
+            name = _tupled(decode_params({"called": called})["called"])
+            self._shared.timers.set((us, index, name), [])
+        if self._partials_max is not None:
+            for node in self._nodes:
+                for entry in node.kept():
+                    heappush(self._oldest, (entry[0], entry[1], entry[2], node.index, entry, node))
 
 
-def _attribute(o: Occurrence, name: str) -> object:
-    """Return the parameter `name` of `o` as part of an equivalence key."""
-    try:
-        value = o.params[name]
-    except KeyError:
-        raise BadEvent(
-            f"{o!r} has no parameter {name!r}, which must be the same in all parts of the pattern"
-        ) from None
-    try:
-        hash(value)
-        # A dictionary takes an object to be equal to itself, which NaN is not.
-        comparable = bool(value == value)
-    except TypeError:
-        comparable = False
-    if not comparable:
-        raise BadEvent(
-            f"parameter {name!r} of {o!r} must be the same in all parts of the pattern, but its "
-            "value cannot be compared: use a hashable value that is equal to itself"
-        )
-    return value
+def _listed(called: Any) -> Any:
+    return list(called) if isinstance(called, tuple) else called
+
+
+def _tupled(called: Any) -> Hashable:
+    return tuple(called) if isinstance(called, list) else called

@@ -1,56 +1,50 @@
-"""Any one of several events, against the definition."""
+"""Any one of several events: what occurs is the event itself, once."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activedb.errors import PatternError
 from activedb.events import (
     Detector,
-    Disjunction,
     Occurrence,
+    all_of,
     any_of,
+    attr,
     deleted,
     detect,
     event,
     inserted,
     occurrence,
+    query,
     seq,
     updated,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class Accounts:
     fullname = "accounts"
 
 
-A, B = event("A"), event("B")
+A, B, C = event("A"), event("B"), event("C")
+
+
+def at(name: str, timestamp: float, **params: Any) -> Occurrence:
+    return occurrence(name, timestamp=timestamp, **params)
 
 
 def test_any_of_matches_each_of_its_events_once_and_keeps_nothing() -> None:
     detector = Detector(A | B | event("A", where=lambda o: True))
-    first, second = occurrence("A", timestamp=2), occurrence("B", timestamp=1)
+    first, second = at("A", 2), at("B", 1)
     assert detector.feed(first) == [first]
     assert detector.feed(second) == [second]
-    assert detector.feed(occurrence("C", timestamp=3)) == []
-    assert (detector.partials, detector.horizon_us) == (0, 0)
+    assert detector.feed(at("C", 3)) == []
+    assert (detector.partials, detector.horizon_us, detector.is_stateful) == (0, 0, False)
     detector.withdraw(first)
     detector.trim(10)
-
-
-def test_any_of_and_the_operator_make_the_same() -> None:
-    assert any_of(A, B) == A | B
-    assert any_of(A, A | B, B) == A | B
-    assert any_of(A) == Disjunction((A,))
-    assert (A | B).keys == {("event", "A"), ("event", "B")}
-    assert repr(any_of(A, inserted(Accounts))) == "ANY(A, INSERT accounts)"
 
 
 def test_any_of_data_changes_gives_the_change_itself() -> None:
@@ -64,47 +58,57 @@ def test_any_of_data_changes_gives_the_change_itself() -> None:
     assert [detector.feed(o) for o in changes] == [[changes[0]], [], [changes[2]], [changes[3]]]
 
 
-@pytest.mark.parametrize(
-    ("write", "message"),
-    [
-        (lambda: any_of(), "any_of.. needs events"),
-        (lambda: any_of("A"), "any_of.. and . take primitive events.*not 'A'"),  # type: ignore[arg-type]
-        (lambda: A | "B", "take primitive events"),
-        (lambda: A | seq(B), "take primitive events.*define a rule for each"),
-        (lambda: seq(A) | B, "take primitive events"),
-        (lambda: A | ~B, "take primitive events"),
-        (lambda: ~A | B, "take primitive events"),
-        (lambda: ~(A | B), "negates a primitive event"),
-        (lambda: seq(A | B), "cannot be a part of a sequence"),
-        (lambda: (A | B).within(3), "bounds the parts of a sequence"),
-        (lambda: (A | B).same("x"), "relates the parts of a sequence"),
-        (lambda: (A | B).where(lambda parts: True), "takes the parts of a sequence"),
-    ],
+def test_any_of_composites_and_events_gives_what_occurs() -> None:
+    detector = Detector(seq(A, B) | B)
+    a, b = at("A", 1, x=1), at("B", 2, y=2)
+    assert detector.feed(a) == []
+    match, event_itself = detector.feed(b)
+    assert dict(match.parts) == {"A": a, "B": b}
+    assert match.params == {"x": 1, "y": 2}
+    assert event_itself is b
+
+
+def test_any_of_composites_of_the_same_events_gives_the_first() -> None:
+    detector = Detector(any_of(all_of(B, A), seq(A, B)))
+    detector.feed(at("A", 1))
+    [match] = detector.feed(at("B", 2))
+    assert list(match.parts) == ["B", "A"]
+
+
+def test_any_of_queries_of_the_same_events_gives_each_by_its_name() -> None:
+    detector = Detector(query("Q1", seq(A, B)) | query("Q2", seq(A, B)) | query("Q1", all_of(A, B)))
+    detector.feed(at("A", 1))
+    assert [match.name for match in detector.feed(at("B", 2))] == ["Q1", "Q2"]
+
+
+def test_any_of_as_a_part_is_bound_by_the_name_of_what_occurred() -> None:
+    [first, second] = detect(
+        seq(A | B.named("b"), C),
+        [
+            {"type": "A", "timestamp": 1},
+            {"type": "B", "timestamp": 2},
+            {"type": "C", "timestamp": 3},
+        ],
+    )
+    assert list(first.parts) == ["A", "C"]
+    assert list(second.parts) == ["b", "C"]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("ABC"), st.integers(0, 3)), max_size=12),
+    st.lists(st.tuples(st.sampled_from("ABC"), st.integers(0, 3)), min_size=1, max_size=4),
 )
-def test_any_of_what_has_no_meaning_is_refused(write: Callable[[], Any], message: str) -> None:
-    with pytest.raises(PatternError, match=message):
-        write()
-
-
-parts = st.tuples(st.sampled_from("ABC"), st.none() | st.integers(0, 2))
-events = st.tuples(st.sampled_from("ABCD"), st.integers(0, 2), st.integers(0, 5))
-
-
-@given(st.lists(parts, min_size=1, max_size=5), st.lists(events, max_size=12))
-def test_any_of_takes_what_some_part_takes(
-    chosen: list[tuple[str, int | None]], raised: list[tuple[str, int, int]]
+def test_any_of_matches_what_one_of_its_parts_matches(
+    events: list[tuple[str, int]], parts: list[tuple[str, int]]
 ) -> None:
-    def part(name: str, least: int | None) -> Any:
-        return event(name, where=None if least is None else lambda o: o.params["x"] >= least)
+    detector = Detector(any_of(*(event(name, where=attr("x") >= x) for name, x in parts)))
+    for name, x in events:
+        o = at(name, 1, x=x)
+        taken = any(name == other and x >= least for other, least in parts)
+        assert detector.feed(o) == ([o] if taken else [])
 
-    expression = any_of(*(part(name, least) for name, least in chosen))
-    given = [
-        Occurrence(name, us / 1e6, {"x": x}, id=f"{number:02}")
-        for number, (name, x, us) in enumerate(raised)
-    ]
-    expected = [
-        o
-        for o in sorted(given, key=lambda o: (o.us, o.id))
-        if any(o.name == n and (least is None or o.params["x"] >= least) for n, least in chosen)
-    ]
-    assert detect(expression, given) == expected
+
+@pytest.mark.parametrize("order", [("A", "B"), ("B", "A")])
+def test_detect_of_any_of_returns_events_by_time(order: tuple[str, str]) -> None:
+    events = [at(name, timestamp) for timestamp, name in enumerate(order)]
+    assert detect(A | B, reversed(events)) == events

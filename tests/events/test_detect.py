@@ -72,6 +72,54 @@ def test_detect_with_a_bad_event_says_which(item: Any, reason: str) -> None:
         detect(event("A"), [{"type": "A", "timestamp": 1}, item])
 
 
+AB = seq(event("A"), event("B"))
+A1_A2_B3_B4 = [Occurrence(name, at) for at, name in enumerate("AABB", start=1)]
+
+
+def seconds(found: list[Occurrence]) -> list[list[Any]]:
+    return [[o.us // 1_000_000 for o in match.constituents] for match in found]
+
+
+@pytest.mark.parametrize(
+    ("context", "matches"),
+    [
+        ("unrestricted", [[1, 3], [2, 3], [1, 4], [2, 4]]),
+        ("recent", [[2, 3], [2, 4]]),
+        ("chronicle", [[1, 3], [2, 4]]),
+        ("continuous", [[1, 3], [2, 3]]),
+        ("cumulative", [[1, 2, 3]]),
+    ],
+)
+def test_detect_in_a_context_is_that_of_the_expression_in_it(context: str, matches: Any) -> None:
+    assert seconds(detect(AB, A1_A2_B3_B4, context=context)) == matches
+    assert seconds(detect(AB.context(context), A1_A2_B3_B4)) == matches
+    assert seconds(detect(AB.context("recent"), A1_A2_B3_B4, context=context)) == matches
+
+
+def test_detect_with_a_selection_or_skip_is_that_of_the_sequence_with_it() -> None:
+    assert seconds(detect(AB, A1_A2_B3_B4, selection="next")) == [[1, 3], [2, 3]]
+    assert seconds(detect(AB, A1_A2_B3_B4, selection="strict")) == [[2, 3]]
+    assert seconds(detect(AB, A1_A2_B3_B4, skip="past_last")) == [[1, 3]]
+    assert seconds(detect(AB, A1_A2_B3_B4, skip=("to_first", "B"))) == [[1, 3]]
+
+
+@pytest.mark.parametrize("option", ["selection", "skip"])
+def test_detect_with_an_option_for_another_kind_of_expression_is_refused(option: str) -> None:
+    with pytest.raises(PatternError, match=f"{option} is for a sequence, not for A"):
+        detect(event("A"), [], **{option: "next"})
+    with pytest.raises(PatternError, match="is not a context"):
+        detect(AB, [], context="latest")
+
+
+def test_detect_until_a_time_finds_what_time_completes_by_then() -> None:
+    unanswered = seq(event("A"), ~event("B")).within(5)
+    events = [Occurrence("A", 1)]
+    assert seconds(detect(unanswered, events)) == []
+    assert seconds(detect(unanswered, events, until=5.999999)) == []
+    assert seconds(detect(unanswered, events, until=6)) == [[1]]
+    assert seconds(detect(unanswered, [*events, Occurrence("C", 7)])) == [[1]]
+
+
 def test_detect_with_an_incomplete_expression_is_refused() -> None:
     with pytest.raises(PatternError, match="within"):
         detect(seq(~event("A"), event("B")), [])

@@ -18,9 +18,12 @@ from activedb.events import (
     seq,
     updated,
 )
+from activedb.events.detection._sequence import SequenceNode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from activedb.events.detection._group import Groups
 
 A, B, C, D, N = (event(name) for name in "ABCDN")
 # Wang, Rundensteiner, Ellison 2011, section 2.
@@ -30,6 +33,11 @@ Q2 = seq(event("MASK"), event("EXIT")).same("worker").within(5)
 
 def at(name: str, timestamp: float, **params: Any) -> Occurrence:
     return occurrence(name, timestamp=timestamp, **params)
+
+
+def groups_of(detector: Detector) -> Groups:
+    assert isinstance(detector._root, SequenceNode)
+    return detector._root.groups
 
 
 def run(expression: Expression, script: str) -> list[list[str]]:
@@ -347,8 +355,8 @@ def test_trim_bounds_the_memory_of_many_keys() -> None:
         detector.feed(at("A" if second % 2 else "N", second, x=second))
         detector.trim(second * 1_000_000)
         assert detector.partials <= 6
-        assert len(detector._histories) <= 6
-        assert len(detector._expiry) <= 6
+        assert len(groups_of(detector).by_key) <= 6
+        assert len(groups_of(detector)._expiry) <= 6
 
 
 def test_trim_after_late_events_forgets_them_too() -> None:
@@ -358,11 +366,11 @@ def test_trim_after_late_events_forgets_them_too() -> None:
         detector.feed(at("A", second, x=1))
     detector.trim(10_000_000)
     assert detector.partials == 2
-    assert len(detector._expiry) <= 3
+    assert len(groups_of(detector)._expiry) <= 3
     detector.trim(15_000_000)
     assert detector.partials == 1
     detector.trim(26_000_000)
-    assert (detector.partials, len(detector._histories)) == (0, 0)
+    assert (detector.partials, len(groups_of(detector).by_key)) == (0, 0)
 
 
 def test_feed_against_a_long_history_builds_no_combination_in_vain() -> None:

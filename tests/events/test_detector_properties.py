@@ -1,188 +1,255 @@
-"""The detector against the definition, under late events, withdrawals and trimming."""
+"""The detector against the definition, under disorder, withdrawals, trims and crashes."""
 
 from __future__ import annotations
 
 import os
-from itertools import product
 from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from activedb.events import Detector, Occurrence, detect
+from activedb.errors import PartialsExceeded
+from activedb.events import Detector, Expression, Occurrence, detect
 
-from .naive import NaiveDetector, Part, Pattern
+from .comparison import compare
+from .descriptions import Labels, described_made, described_match
+from .generation import (
+    CONTEXTS,
+    Advance,
+    Course,
+    Feed,
+    Plan,
+    histories,
+    plans,
+    random_expression,
+    random_history,
+)
+from .reference import Reference
 
 SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
-# By the number of parts, which parts are negated: every arrangement with a positive last part.
-SHAPES = [[(*shape, False) for shape in product([False, True], repeat=size)] for size in range(5)]
+ALL_CONTEXTS = ["unrestricted", *CONTEXTS]
+SELECTIONS = ["any", "next", "strict"]
+SKIPS = ["none", "to_next", "past_last", "to_first", "to_last"]
+EVERYTHING = Plan(
+    ending=True,
+    nested=True,
+    timed=True,
+    conjunctions=True,
+    contexts=ALL_CONTEXTS,
+    selections=SELECTIONS,
+    skips=SKIPS,
+)
+FAMILIES = {
+    "sequences, fed and withdrawn in any order": (Plan(), Course(10, withdrawals=9)),
+    "negations at the end": (Plan(ending=True), Course(8, withdrawals=7)),
+    "contexts": (Plan(conjunctions=True, contexts=CONTEXTS), Course(9, withdrawals=0)),
+    "selections and skips": (
+        Plan(contexts=ALL_CONTEXTS, selections=SELECTIONS[1:], skips=SKIPS),
+        Course(9, withdrawals=0),
+    ),
+    "composites in composites": (
+        Plan(nested=True, conjunctions=True, contexts=ALL_CONTEXTS),
+        Course(8, withdrawals=0),
+    ),
+    "what time completes, in order": (
+        Plan(ending=True, timed=True, nested=True, contexts=ALL_CONTEXTS),
+        Course(8, ordered=True),
+    ),
+    "predicates that read": (
+        Plan(ending=True, reading=True, contexts=ALL_CONTEXTS),
+        Course(9, withdrawals=0),
+    ),
+    "everything, in order": (EVERYTHING, Course(8, ordered=True)),
+    "everything, in any order": (EVERYTHING, Course(8, withdrawals=0)),
+}
 
-bounded = settings(max_examples=120 * SCALE, deadline=None)
-
-
-@st.composite
-def patterns(draw: st.DrawFn) -> Pattern:
-    negated = draw(st.sampled_from(SHAPES).flatmap(st.sampled_from))
-    parts = tuple(
-        Part(
-            name=draw(st.sampled_from("AABBC")),
-            alias=f"p{place}",
-            negated=is_negated,
-            x_min=draw(st.sampled_from([None] * 4 + [1])),
-        )
-        for place, is_negated in enumerate(negated)
-    )
-    windows: list[Any] = [2, 4, 6, 8, 10, 12]
-    windows += [] if negated[0] else [None] * 4
-    return Pattern(
-        parts=parts,
-        same=draw(st.sampled_from([(), (), ("worker",), ("worker", "x")])),
-        window_us=draw(st.sampled_from(windows)),
-        rising=draw(st.sampled_from([False, False, True])),
-    )
-
-
-@st.composite
-def occurrences(draw: st.DrawFn) -> Occurrence:
-    # Few different times, so that many are equal, a window's width apart, or one beside it.
-    return Occurrence(
-        draw(st.sampled_from("AABBC")),
-        draw(st.integers(0, 12)) / 1e6,
-        {"worker": draw(st.sampled_from([0, 0, 0, 1])), "x": draw(st.integers(0, 1))},
-        id=draw(st.sampled_from([None, None, "a", "b"])),
-    )
-
-
-event_lists = st.sampled_from(range(14, -1, -1)).flatmap(
-    lambda size: st.lists(occurrences(), min_size=size, max_size=size)
+bounded = settings(
+    max_examples=60 * SCALE,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 
 
-def parts_of(matches: list[Occurrence]) -> list[list[tuple[str, Occurrence]]]:
-    return [list(match.parts.items()) for match in matches]
+@pytest.mark.parametrize("family", FAMILIES)
+@bounded
+@given(st.data())
+def test_detector_at_every_step_equals_the_definition(family: str, data: st.DataObject) -> None:
+    plan, course = FAMILIES[family]
+    compare(data.draw(plans(plan)), data.draw(histories(course)))
 
 
-class Pair:
-    """A detector and the definition, fed alike and compared at every step."""
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("family", FAMILIES)
+def test_detector_over_dense_histories_equals_the_definition(family: str, seed: int) -> None:
+    plan, course = FAMILIES[family]
+    random, matches = Random(seed), 0
+    for _ in range(60 * SCALE):
+        expression, steps = random_expression(random, plan), random_history(random, course)
+        matches += compare(expression, steps)
+    assert matches > 0
 
-    def __init__(self, pattern: Pattern):
-        self.pattern = pattern
-        self.detector = Detector(pattern.expression())
-        self.naive = NaiveDetector(pattern)
-        self.trimmed_us = 0
 
-    def feed(self, o: Occurrence) -> None:
-        # What `trim` promises: no match ends before the trimmed time any more.
-        if o.us < self.trimmed_us and self.pattern.parts[-1].takes(o):
-            return
-        expected = [list(match.items()) for match in self.naive.feed(o)]
-        matches = self.detector.feed(o)
-        assert parts_of(matches) == expected
-        assert all(match.timestamp == o.timestamp and match.us == o.us for match in matches)
-
-    def withdraw(self, number: int) -> None:
-        if self.naive.fed:
-            o = self.naive.fed[number % len(self.naive.fed)]
-            self.detector.withdraw(o)
-            self.naive.withdraw(o)
-
-    def trim(self, before_us: int) -> None:
-        self.trimmed_us = max(self.trimmed_us, before_us)
-        self.detector.trim(self.trimmed_us)
-        if self.pattern.window_us is not None:
-            from_us = self.trimmed_us - self.pattern.window_us
-            assert self.detector.partials == self.naive.retained(from_us)
-
-    def withdraw_everything(self) -> None:
-        for o in self.naive.fed:
-            self.detector.withdraw(o)
-        assert self.detector.partials == 0
-        assert not self.detector._histories
+def in_order(expression: Expression, feeds: list[tuple[int, Occurrence]], end_us: int) -> list[Any]:
+    """The matches of events fed in the order of their places, time advanced before each."""
+    detector, labels = Detector(expression), Labels()
+    found: list[Occurrence] = []
+    for _, o in sorted(feeds, key=lambda item: (item[1].us, item[1].id or "", item[0])):
+        found += detector.advance(o.us)
+        found += detector.feed(o)
+    found += detector.advance(end_us)
+    return [described_match(match, labels) for match in found]
 
 
 @bounded
-@given(patterns(), event_lists)
-def test_detector_fed_in_any_order_equals_the_definition(
-    pattern: Pattern, events: list[Occurrence]
+@given(
+    plans(EVERYTHING),
+    histories(Course(10)),
+    st.lists(st.integers(0, 3), min_size=10, max_size=10),
+)
+def test_disordered_stream_held_back_until_punctuation_equals_the_ordered_one(
+    expression: Expression, steps: list[Any], delays: list[int]
 ) -> None:
-    pair = Pair(pattern)
-    for o in events:
-        pair.feed(o)
-    assert pair.detector.partials == pair.naive.retained(0)
-
-
-@bounded
-@given(patterns(), event_lists, st.randoms(use_true_random=False))
-def test_detect_in_any_order_equals_feeding_in_order(
-    pattern: Pattern, events: list[Occurrence], random: Random
-) -> None:
-    events = [
-        Occurrence(o.name, o.timestamp, o.params, id=f"{o.id}{number:02}")
-        for number, o in enumerate(events)
+    feeds = [
+        (number, step.occurrence(number))
+        for number, step in enumerate(steps)
+        if isinstance(step, Feed)
     ]
-    detector = Detector(pattern.expression())
-    expected = []
-    for o in sorted(events, key=lambda o: (o.us, o.id)):
-        expected += parts_of(detector.feed(o))
-    random.shuffle(events)
-    assert parts_of(detect(pattern.expression(), events)) == expected
+    begun_us = min((o.us for _, o in feeds), default=0)
+    end_us = 30_000_000
+    # Each event arrives up to three seconds late; so much behind is the punctuation.
+    arrivals = sorted(
+        (
+            (o.us + delay * 1_000_000, number, o)
+            for (number, o), delay in zip(feeds, delays, strict=False)
+        ),
+        key=lambda item: item[:2],
+    )
+    feeds = [(number, o) for _, number, o in arrivals]
+    detector, labels = Detector(expression), Labels()
+    held: list[tuple[int, Occurrence]] = []
+    found: list[Occurrence] = []
+
+    def punctuate(us: int) -> None:
+        ready = [item for item in held if item[1].us < us]
+        for item in sorted(ready, key=lambda item: (item[1].us, item[1].id or "", item[0])):
+            held.remove(item)
+            found.extend(detector.advance(item[1].us))
+            found.extend(detector.feed(item[1]))
+        if us > begun_us:
+            found.extend(detector.advance(us))
+
+    for arrived_us, number, o in arrivals:
+        punctuate(arrived_us - 3_000_000)
+        held.append((number, o))
+    punctuate(end_us)
+    described = [described_match(match, labels) for match in found]
+    assert described == in_order(expression, feeds, end_us)
 
 
 @bounded
-@given(patterns(), event_lists, st.randoms(use_true_random=False))
-def test_detector_with_everything_withdrawn_retains_nothing(
-    pattern: Pattern, events: list[Occurrence], random: Random
+@given(
+    plans(Plan(nested=True, conjunctions=True, contexts=ALL_CONTEXTS)),
+    histories(Course(10)),
+    st.randoms(use_true_random=False),
+)
+def test_detect_of_a_shuffled_stream_equals_feeding_in_order(
+    expression: Expression, steps: list[Any], random: Any
 ) -> None:
-    pair = Pair(pattern)
-    for o in events:
-        pair.feed(o)
-    random.shuffle(pair.naive.fed)
-    pair.withdraw_everything()
+    feeds = []
+    for number, step in enumerate(steps):
+        if isinstance(step, Feed):
+            o = step.occurrence(number)
+            feeds.append(
+                (number, Occurrence(o.name, o.timestamp, o.params, id=f"{o.id}{number:02}"))
+            )
+    expected = in_order(expression, feeds, 0)
+    random.shuffle(feeds)
+    labels = Labels()
+    found = detect(expression, [o for _, o in feeds])
+    assert [described_match(match, labels) for match in found] == expected
 
 
-@pytest.mark.parametrize("seed", range(8 * SCALE))
-def test_detector_after_random_feeds_withdrawals_and_trims_equals_the_definition(
-    seed: int,
+@bounded
+@given(plans(Plan()), histories(Course(10)), st.randoms(use_true_random=False))
+def test_detector_with_everything_withdrawn_keeps_nothing(
+    expression: Expression, steps: list[Any], random: Any
 ) -> None:
-    # Plain seeded randomness: it yields far denser histories, with more matches, than Hypothesis.
-    random = Random(seed)
-    for _ in range(1000):
-        pair = Pair(_random_pattern(random))
-        now_us, disorder = 0, random.random()
-        for _ in range(random.randrange(26)):
-            time_us = random.randrange(13) if random.random() < disorder else now_us
-            now_us = min(12, now_us + random.randrange(2))
-            step = random.random()
-            if step < 0.75:
-                pair.feed(_random_occurrence(random, time_us))
-            elif step < 0.88:
-                pair.withdraw(random.randrange(100))
-            else:
-                pair.trim(time_us)
-        pair.withdraw_everything()
+    detector = Detector(expression)
+    fed = [step.occurrence(n) for n, step in enumerate(steps) if isinstance(step, Feed)]
+    for o in fed:
+        detector.feed(o)
+    random.shuffle(fed)
+    for o in fed:
+        detector.withdraw(o)
+    assert detector.partials == 0
 
 
-def _random_pattern(random: Random) -> Pattern:
-    negated = [*(random.random() < 0.4 for _ in range(random.randrange(5))), False]
-    parts = tuple(
-        Part(random.choice("AABC"), f"p{place}", is_negated, random.choice([None, None, None, 1]))
-        for place, is_negated in enumerate(negated)
-    )
-    windowed = negated[0] or random.random() < 0.6
-    return Pattern(
-        parts,
-        random.choice([(), (), ("worker",), ("worker", "x")]),
-        random.choice([1, 2, 4, 6, 8, 10, 12]) if windowed else None,
-        random.random() < 0.3,
-    )
+@bounded
+@given(plans(Plan(conjunctions=True)), histories(Course(10, ordered=True)))
+def test_trimmed_detector_keeps_no_more_than_its_horizon(
+    expression: Expression, steps: list[Any]
+) -> None:
+    detector = Detector(expression)
+    horizon_us = detector.horizon_us
+    fed_us: list[int] = []
+    for number, step in enumerate(steps):
+        if isinstance(step, Advance):
+            now_us = step.at * 1_000_000
+            detector.advance(now_us)
+            detector.trim(now_us)
+            if horizon_us is not None:
+                assert detector.partials <= sum(us >= now_us - horizon_us for us in fed_us)
+        elif isinstance(step, Feed):
+            fed_us.append(step.at * 1_000_000)
+            detector.feed(step.occurrence(number))
+            assert detector.partials <= len(fed_us)
 
 
-def _random_occurrence(random: Random, us: int) -> Occurrence:
-    return Occurrence(
-        random.choice("AABC"),
-        us / 1e6,
-        {"worker": random.choice([0, 0, 0, 1]), "x": random.randrange(2)},
-        id=random.choice([None, None, "a", "b"]),
-    )
+@pytest.mark.parametrize("seed", range(4))
+def test_full_detector_that_refuses_is_as_if_it_was_never_fed(seed: int) -> None:
+    random, refused, plan = Random(seed), 0, Plan(nested=True, contexts=ALL_CONTEXTS)
+    for _ in range(60 * SCALE):
+        expression, most = random_expression(random, plan), random.randint(1, 4)
+        steps = random_history(random, Course(9))
+        detector = Detector(expression, partials_max=most, on_full="refuse")
+        reference, labels = Reference(expression), Labels()
+        for number, step in enumerate(steps):
+            if not isinstance(step, Feed):
+                continue
+            o = step.occurrence(number)
+            labels.add(o)
+            try:
+                found = detector.feed(o)
+            except PartialsExceeded:
+                refused += 1
+                continue
+            finally:
+                assert detector.partials <= most
+            expected = [described_made(made, labels) for made in reference.feed(o)]
+            assert [described_match(match, labels) for match in found] == expected
+        assert detector.dropped == 0
+    assert refused > 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_full_detector_that_drops_finds_some_of_the_matches_and_counts(seed: int) -> None:
+    random, dropped, plan = Random(seed), 0, Plan(negated=False)
+    for _ in range(60 * SCALE):
+        expression, most = random_expression(random, plan), random.randint(1, 4)
+        steps = random_history(random, Course(9))
+        detector = Detector(expression, partials_max=most, on_full="drop_oldest")
+        free, labels = Detector(expression), Labels()
+        for number, step in enumerate(steps):
+            if not isinstance(step, Feed):
+                continue
+            o = step.occurrence(number)
+            labels.add(o)
+            all_found = [described_match(match, labels) for match in free.feed(o)]
+            found = [described_match(match, labels) for match in detector.feed(o)]
+            assert all(match in all_found for match in found)
+            assert detector.partials <= most
+            assert detector.dropped or found == all_found
+        dropped += detector.dropped
+    assert dropped > 0

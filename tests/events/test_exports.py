@@ -8,7 +8,12 @@ import pytest
 
 import activedb.events
 
-MODULES = [module.name for module in pkgutil.iter_modules(activedb.events.__path__)]
+MODULES = [
+    module.name.removeprefix("activedb.events.")
+    for module in pkgutil.walk_packages(activedb.events.__path__, "activedb.events.")
+]
+# Packages within, by the names that they have in the words of the package's users.
+PACKAGES = {"detection", "terms"}
 
 
 def test_events_exports_are_what_all_says() -> None:
@@ -19,7 +24,16 @@ def test_events_exports_are_what_all_says() -> None:
 
 def test_events_modules_are_private() -> None:
     assert MODULES
-    assert all(name.startswith("_") for name in MODULES)
+    for name in MODULES:
+        *packages, module = name.split(".")
+        assert set(packages) <= PACKAGES
+        assert module.startswith("_") or module in PACKAGES
+
+
+def test_events_names_are_exported_in_one_place() -> None:
+    for name in activedb.events.__all__:
+        home = getattr(getattr(activedb.events, name), "__module__", "activedb.events")
+        assert home.startswith(("activedb.events", "typing", "types")), name
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -1,0 +1,92 @@
+"""Which of the possible matches are made: contexts, selection strategies, skips."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
+
+from activedb.errors import PatternError
+
+__all__ = ["NO_SKIP", "Context", "Selection", "Skip", "SkipTo", "one_of"]
+
+
+class Context(StrEnum):
+    """Which candidates a terminator makes, and what they use up (README, "Contexts")."""
+
+    UNRESTRICTED = "unrestricted"
+    RECENT = "recent"
+    CHRONICLE = "chronicle"
+    CONTINUOUS = "continuous"
+    CUMULATIVE = "cumulative"
+
+
+class Selection(StrEnum):
+    """Which events may stand between two neighbours of a match (README, "Selection")."""
+
+    ANY = "any"
+    NEXT = "next"
+    STRICT = "strict"
+
+
+class SkipTo(StrEnum):
+    """Where later matches may start, once one was made (README, "Skips")."""
+
+    NONE = "none"
+    NEXT = "to_next"
+    PAST_LAST = "past_last"
+    FIRST = "to_first"
+    LAST = "to_last"
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """An after-match skip strategy.
+
+    Attributes
+    ----------
+    to : SkipTo
+    part : str or None
+        Of `SkipTo.FIRST` and `SkipTo.LAST`: the name of a part.
+    """
+
+    to: SkipTo = SkipTo.NONE
+    part: str | None = None
+
+    @classmethod
+    def of(cls, to: str, part: str | None = None) -> Skip:
+        """Checked.
+
+        Raises
+        ------
+        PatternError
+            If there is no such strategy, or a part is missing or too much.
+        """
+        strategy = one_of(SkipTo, to, "a skip strategy")
+        if (part is not None) != (strategy in (SkipTo.FIRST, SkipTo.LAST)):
+            raise PatternError(
+                f"skip {strategy.value!r} "
+                + ("needs the name of a part" if part is None else f"takes no part, not {part!r}")
+            )
+        return cls(strategy, part)
+
+
+NO_SKIP = Skip()
+
+E = TypeVar("E", bound=StrEnum)
+
+
+def one_of(choices: Iterable[E], value: object, what: str) -> E:
+    """The choice with this value.
+
+    Raises
+    ------
+    PatternError
+        Naming those there are.
+    """
+    for choice in choices:
+        if choice == value:
+            return choice
+    known = ", ".join(repr(choice.value) for choice in choices)
+    raise PatternError(f"{value!r} is not {what}: write one of {known}")

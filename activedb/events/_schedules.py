@@ -1,0 +1,130 @@
+"""When clock events occur: at a moment, every so often, or as cron says."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+
+from activedb.errors import PatternError
+from activedb.events._primitives import seconds_text
+from activedb.events._timestamps import timedelta_us
+
+__all__ = ["At", "Cron", "Every", "Schedule"]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Schedule(ABC):
+    """Moments at which a clock event occurs; a value."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def text(self) -> str:
+        """How it is written in the rule language."""
+
+    @abstractmethod
+    def next_us(self, after_us: int) -> int | None:
+        """The first moment after this one, in microseconds since the epoch; None: none."""
+
+
+@dataclass(frozen=True, slots=True)
+class At(Schedule):
+    """One moment.
+
+    Attributes
+    ----------
+    us : int
+        Microseconds since the epoch.
+    """
+
+    us: int
+
+    @property
+    def text(self) -> str:
+        return f"AT '{_moment(self.us).isoformat()}'"
+
+    def next_us(self, after_us: int) -> int | None:
+        return self.us if self.us > after_us else None
+
+
+@dataclass(frozen=True, slots=True)
+class Every(Schedule):
+    """Moments at equal distances, counted from the epoch.
+
+    Attributes
+    ----------
+    period_us, offset_us : int
+        They are at offset + n · period for every whole n.
+    """
+
+    period_us: int
+    offset_us: int = 0
+
+    @property
+    def text(self) -> str:
+        text = f"EVERY {seconds_text(self.period_us)}s"
+        return text if not self.offset_us else f"{text} OFFSET {seconds_text(self.offset_us)}s"
+
+    def next_us(self, after_us: int) -> int | None:
+        return ((after_us - self.offset_us) // self.period_us + 1) * self.period_us + self.offset_us
+
+
+@dataclass(frozen=True, slots=True)
+class Cron(Schedule):
+    """Moments that a cron expression names, in a time zone.
+
+    Attributes
+    ----------
+    expression : str
+        Five fields as in crontab(5), or six with seconds first.
+    zone : str
+        The IANA name of the time zone; daylight saving as Debian's cron handles it.
+    """
+
+    expression: str
+    zone: str = "UTC"
+
+    @classmethod
+    def of(cls, expression: str, zone: str = "UTC") -> Cron:
+        """Checked.
+
+        Raises
+        ------
+        PatternError
+            If the expression or the time zone has no meaning.
+        """
+        try:
+            now = datetime.now(ZoneInfo(zone))
+        except (KeyError, TypeError, ValueError, OSError) as error:
+            raise PatternError(
+                f"there is no time zone {zone!r}: write a name like 'UTC'"
+            ) from error
+        try:
+            CronSim(expression, now)
+        except (CronSimError, TypeError, AttributeError) as error:
+            raise PatternError(
+                f"{expression!r} is no cron expression ({error}): write minute, hour, day, month "
+                "and weekday, such as '*/5 * * * *'"
+            ) from error
+        return cls(" ".join(expression.split()), zone)
+
+    @property
+    def text(self) -> str:
+        zone = "" if self.zone == "UTC" else f" ZONE '{self.zone}'"
+        return f"CRON '{self.expression}'{zone}"
+
+    def next_us(self, after_us: int) -> int | None:
+        # cronsim counts whole seconds, from after the one it is given.
+        start = _moment(after_us).astimezone(ZoneInfo(self.zone)).replace(microsecond=0)
+        found = next(CronSim(self.expression, start), None)
+        return None if found is None else timedelta_us(found - _EPOCH)
+
+
+def _moment(us: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=us)

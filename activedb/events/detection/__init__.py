@@ -1,0 +1,1 @@
+"""How a detector finds matches: a tree of nodes. See README.md."""

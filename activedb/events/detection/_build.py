@@ -1,0 +1,114 @@
+"""From expressions to nodes."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING
+
+from activedb.errors import PatternError
+from activedb.events._composites import Conjunction, Disjunction, Query, Sequence
+from activedb.events._expression import Expression
+from activedb.events._primitives import Negation, Primitive
+from activedb.events._temporal import Periodic, Plus, TimedOut
+from activedb.events.detection._combination import Children
+from activedb.events.detection._conjunction import ConjunctionNode
+from activedb.events.detection._layout import primitives_of
+from activedb.events.detection._network import SharedNode
+from activedb.events.detection._periodic import PeriodicNode
+from activedb.events.detection._primitive import DisjunctionNode, PrimitiveNode, QueryNode
+from activedb.events.detection._sequence import SequenceNode
+from activedb.events.detection._temporal import PlusNode, TimedOutNode
+from activedb.events.detection._traits import lasting_us, window_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from activedb.events.detection._network import Hub, Network
+    from activedb.events.detection._node import Node, Shared
+
+__all__ = ["Builder"]
+
+
+class Builder:
+    """Makes nodes, numbered from the leaves up, in the order in which they are written."""
+
+    def __init__(self, shared: Shared, network: Network | None = None):
+        self._shared = shared
+        self._network = network
+        self._indices: Iterator[int] = count()
+
+    def build(
+        self, expression: Expression, bound_us: int | None = None, *, is_root: bool = False
+    ) -> Node:
+        """The node of an expression.
+
+        Parameters
+        ----------
+        bound_us : int or None
+            What its occurrences can last at most to be of use above; None: there is no bound.
+        is_root : bool
+            Whether it is the whole: that is not shared, as its occurrences bear its own name.
+        """
+        shared = self._shared
+        if isinstance(expression, Primitive):
+            return PrimitiveNode(expression, shared, next(self._indices))
+        if isinstance(expression, Disjunction):
+            parts = tuple(self.build(part, bound_us) for part in expression.parts)
+            return DisjunctionNode(expression, parts, shared, next(self._indices))
+        if isinstance(expression, Query):
+            pattern = self.build(expression.pattern, bound_us)
+            return QueryNode(expression, pattern, shared, next(self._indices))
+        if isinstance(expression, Plus):
+            operand = self.build(expression.operand, bound_us)
+            return PlusNode(expression, operand, shared, next(self._indices))
+        if isinstance(expression, Periodic):
+            start, end = self.build(expression.start), self.build(expression.end)
+            return PeriodicNode(expression, start, end, shared, next(self._indices))
+        if isinstance(expression, TimedOut):
+            sequence = expression.sequence
+            children = self._children(sequence, sequence.window_us)
+            horizon_us = window_of(sequence, None, times_out=True)
+            return TimedOutNode(
+                expression, sequence, children, shared, next(self._indices), horizon_us
+            )
+        if isinstance(expression, Sequence | Conjunction):
+            horizon_us = window_of(expression, bound_us)
+            if self._network is not None and not is_root and isinstance(expression, Sequence):
+                hub = self._hub(expression, horizon_us)
+                if hub is not None:
+                    return SharedNode(hub, shared, next(self._indices))
+            children = self._children(expression, lasting_us(expression, bound_us))
+            kind = SequenceNode if isinstance(expression, Sequence) else ConjunctionNode
+            return kind(expression, children, shared, next(self._indices), horizon_us)  # type: ignore[arg-type]
+        raise PatternError(
+            f'a detector takes an event expression, such as event("EXIT"), not {expression!r}'
+        )
+
+    def _hub(self, sequence: Sequence, horizon_us: int | None) -> Hub | None:
+        """The hub that evaluates a sequence for several detectors; None: each does so itself."""
+        assert self._network is not None
+
+        def make(shared: Shared) -> SequenceNode:
+            return SequenceNode(sequence, Children(), shared, 0, horizon_us)
+
+        primitives = all(primitives_of((part,)) is not None for part in sequence.parts)
+        timed = any(not part.keys for part in sequence.parts)
+        if not primitives or timed or not make(self._shared).is_plain:
+            return None
+        return self._network.hub(sequence, horizon_us, make, self._shared)
+
+    def _children(self, expression: Sequence | Conjunction, bound_us: int | None) -> Children:
+        """The nodes and clock events of a combination, in the order in which they are written."""
+        found = Children()
+        number = 0
+        for part in expression.parts:
+            primitives = primitives_of((part,))
+            negated = isinstance(part, Negation)
+            if primitives is None:
+                found.nodes[number] = self.build(part, bound_us)
+            else:
+                for primitive in primitives:
+                    if primitive.schedule is not None:
+                        found.clocks[next(self._indices)] = (primitive, number, negated)
+            number += not negated
+        return found

@@ -1,0 +1,171 @@
+"""Contexts and skips: which of the candidates are made, and what that uses up (README)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+from activedb.events._choices import Context, Skip, SkipTo
+from activedb.events.detection._entry import Candidate, Entry, constituents, place_of
+from activedb.events.detection._predicates import Stage
+
+__all__ = ["Chooser", "Span", "preference"]
+
+Place = tuple[int, str, int]
+Span = tuple[Place, Place, bool]
+"""From which place to which no later match begins, and whether the last place is among them."""
+
+_FIRST: tuple[int, ...] = (-1,)
+_LAST: tuple[int, ...] = (1,)
+
+
+def preference(stages: Sequence[Stage]) -> Callable[[Candidate], tuple[Any, ...]]:
+    """The sort key that puts candidates into the order of preference."""
+    ends = [_LAST if stage.greedy else _FIRST for stage in stages]
+
+    def key(candidate: Candidate) -> tuple[Any, ...]:
+        found: list[Any] = []
+        for bound, end in zip(candidate, ends, strict=True):
+            if bound is not None and not (bound and type(bound[0]) is int):
+                found.append((*((0, *entry[:3]) for entry in bound), end))
+            else:
+                # What is left out of some_of() comes after all that could be there.
+                found.append(_LAST if bound is None else (0, *bound[:3]))
+        return tuple(found)
+
+    return key
+
+
+class Chooser:
+    """Chooses among the candidates that one moment completes in one group.
+
+    Parameters
+    ----------
+    context : Context
+    skip : Skip
+    stages : sequence of Stage
+    """
+
+    def __init__(self, context: Context, skip: Skip, stages: Sequence[Stage]):
+        self.context = context
+        self.skip = skip
+        self.stages = stages
+        self.is_plain = context is Context.UNRESTRICTED and skip.to is SkipTo.NONE
+        self.uses_up = context in (Context.CHRONICLE, Context.CONTINUOUS, Context.CUMULATIVE)
+        self.skips = skip.to is not SkipTo.NONE
+        self.cumulates = context is Context.CUMULATIVE
+        # What suffices of the candidates: one per first constituent, or one at all.
+        self.one_per_first = context is Context.CONTINUOUS
+        self._target = None
+        if skip.part is not None:
+            self._target = next(
+                number for number, stage in enumerate(stages) if skip.part in stage.names
+            )
+
+    def choose(
+        self, candidates: Iterable[Candidate], used: set[int], spans: Sequence[Span]
+    ) -> tuple[list[Candidate], list[Entry], list[Span]]:
+        """Return what is made, in order; what it uses up; and what it skips.
+
+        Parameters
+        ----------
+        candidates : iterable
+            In the order of preference, taken only as far as needed.
+        used : set of int
+            The arrivals of what is used up.
+        spans : sequence of Span
+            What earlier matches skip.
+        """
+        if self.is_plain:
+            return list(candidates), [], []
+        left = self._left(candidates, used, list(spans))
+        context = self.context
+        made: list[Candidate] = []
+        if context is Context.UNRESTRICTED:
+            made = list(left)
+        elif context is Context.CHRONICLE:
+            made = list(islice(left, 1))
+        elif context is Context.CONTINUOUS:
+            begun: set[int] = set()
+            for candidate in left:
+                first = _first(candidate)[2]
+                if first not in begun:
+                    begun.add(first)
+                    made.append(candidate)
+        elif context is Context.RECENT:
+            latest = _latest(left)
+            if latest is not None:
+                made.append(latest)
+        else:
+            found = list(left)
+            if found:
+                made.append(_cumulated(found))
+        consumed = [entry for c in made for entry in constituents(c)] if self.uses_up else []
+        return made, consumed, [span for candidate in made for span in self._span(candidate)]
+
+    def _left(
+        self, candidates: Iterable[Candidate], used: set[int], skipped: list[Span]
+    ) -> Iterator[Candidate]:
+        """Those of which nothing is used up, and which neither `skipped` nor one before skips."""
+        for candidate in candidates:
+            if used and any(entry[2] in used for entry in constituents(candidate)):
+                continue
+            if skipped:
+                first = _first(candidate)[:3]
+                if any(
+                    low <= first and (first < high or (closed and first == high))
+                    for low, high, closed in skipped
+                ):
+                    continue
+            skipped += self._span(candidate)
+            yield candidate
+
+    def _span(self, candidate: Candidate) -> list[Span]:
+        """What a match skips: from its first constituent on."""
+        to = self.skip.to
+        if to is SkipTo.NONE:
+            return []
+        entries = constituents(candidate)
+        first = min(entry[:3] for entry in entries)
+        spans = [(first, first, True)]
+        if to is SkipTo.PAST_LAST:
+            spans = [(first, max(entry[:3] for entry in entries), True)]
+        elif self._target is not None:
+            bound = candidate[self._target]
+            targets = constituents((bound,))
+            if targets:
+                ends = min if to is SkipTo.FIRST else max
+                spans.append((first, ends(entry[:3] for entry in targets), False))
+        return spans
+
+
+def _first(candidate: Candidate) -> Entry:
+    return min(constituents(candidate), key=place_of)
+
+
+def _from_the_last(candidate: Candidate) -> list[Place]:
+    return sorted((entry[:3] for entry in constituents(candidate)), reverse=True)
+
+
+def _latest(candidates: Iterable[Candidate]) -> Candidate | None:
+    """The one with the latest constituents; if one has no more, the one preferred."""
+    latest: Candidate | None = None
+    places: list[Place] = []
+    for candidate in candidates:
+        own = _from_the_last(candidate)
+        if latest is None or own[: len(places)] > places[: len(own)]:
+            latest, places = candidate, own
+    return latest
+
+
+def _cumulated(candidates: list[Candidate]) -> Candidate:
+    """One candidate in which every part is a tuple of all that it is in any candidate, by place."""
+    together: list[tuple[Entry, ...]] = []
+    for number in range(len(candidates[0])):
+        found: dict[int, Entry] = {}
+        for candidate in candidates:
+            for entry in constituents((candidate[number],)):
+                found[entry[2]] = entry
+        together.append(tuple(sorted(found.values(), key=place_of)))
+    return tuple(together)

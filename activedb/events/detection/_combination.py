@@ -1,0 +1,330 @@
+"""What the nodes of sequences and conjunctions have in common."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from activedb.events._composites import Conjunction, Sequence
+from activedb.events._expression import Expression
+from activedb.events._occurrence import Occurrence
+from activedb.events._primitives import Primitive
+from activedb.events.detection._choice import Chooser, preference
+from activedb.events.detection._entry import Candidate, Entry, constituents, place_of, timestamp_at
+from activedb.events.detection._group import Group, Groups
+from activedb.events.detection._journal import Journal, add, put, take
+from activedb.events.detection._layout import primitives_of
+from activedb.events.detection._node import Moment, Node
+from activedb.events.detection._predicates import Predicates, Stage, attribute, merged, parts_of
+from activedb.events.detection._primitive import takes
+
+if TYPE_CHECKING:
+    from activedb.events.detection._node import Shared
+    from activedb.events.detection._state import StateReader, StateWriter
+
+__all__ = ["Children", "CombinationNode", "Item"]
+
+
+class Children:
+    """What a combination is made of besides the events that are fed to it.
+
+    Attributes
+    ----------
+    nodes : dict of int to Node
+        By stage, the nodes of the parts that are no primitive events.
+    clocks : dict of int to (Primitive, int, bool)
+        By number, the clock events, their stages or places, and whether they are negated.
+    """
+
+    __slots__ = ("clocks", "nodes")
+
+    def __init__(self) -> None:
+        self.nodes: dict[int, Node] = {}
+        self.clocks: dict[int, tuple[Primitive, int, bool]] = {}
+
+
+Item = tuple[Entry, list[int], list[int]]
+"""An entry, the stages that take it, and the places at which it is forbidden."""
+
+
+class CombinationNode(Node):
+    """A node with stages, groups, predicates, a context and perhaps a skip.
+
+    Parameters
+    ----------
+    children : Children
+    horizon_us : int or None
+        How far back before the end of a match what it is made of can lie; None: without bound.
+    """
+
+    stages: list[Stage]
+    predicates: Predicates
+
+    def __init__(
+        self,
+        expression: Sequence | Conjunction,
+        parts: list[Expression],
+        negated: list[list[Any]],
+        children: Children,
+        chooser: Chooser,
+        shared: Shared,
+        index: int,
+        horizon_us: int | None,
+    ):
+        self.dispatch: dict[tuple[str, str], list[tuple[Primitive, int, bool]]] = {}
+        self.sources = list(children.nodes.items())
+        self._clock_parts = children.clocks
+        for number, part in enumerate(parts):
+            if number not in children.nodes:
+                self._listen(part, number, forbids=False)
+        for number, group in enumerate(negated):
+            for part in group:
+                self._listen(part, number, forbids=True)
+        nodes = tuple(children.nodes.values())
+        keys = frozenset(chain(self.dispatch, *(child.keys for child in nodes)))
+        clocks = {number: primitive for number, (primitive, _, _) in children.clocks.items()}
+        super().__init__(expression, nodes, keys, shared, index, clocks)
+        self.attributes = expression.attributes
+        self.window_us = expression.window_us
+        self.chooser = chooser
+        self.needs_used = False
+        self.order = preference(self.stages)
+        self.horizon_us = horizon_us
+        self.groups = Groups(len(parts), is_windowed=horizon_us is not None)
+        # A disjunction of primitive events: which of them it was names the part.
+        self.named_by_event = [
+            number not in children.nodes and not stage.kleene and len(stage.names) > 1
+            for number, stage in enumerate(self.stages)
+        ]
+
+    def _listen(self, part: Expression, number: int, *, forbids: bool) -> None:
+        for primitive in primitives_of((part,)) or ():
+            if primitive.schedule is None:
+                self.dispatch.setdefault(primitive.key, []).append((primitive, number, forbids))
+
+    # -- what comes in -----------------------------------------------------------------------
+
+    def items(self, moment: Moment) -> list[Item]:
+        """What the moment brings: the event itself, and what the children make of it."""
+        found: list[Item] = []
+        o = moment.o
+        if o is not None:
+            stages: list[int] = []
+            places: list[int] = []
+            named: dict[int, str] = {}
+            if moment.index < 0:
+                listeners = self.dispatch.get(o.key, [])
+            else:
+                clock = self._clock_parts.get(moment.index)
+                listeners = [] if clock is None else [clock]
+            for primitive, number, forbids in listeners:
+                held = places if forbids else stages
+                if number not in held and (moment.index >= 0 or takes(primitive, o, moment)):
+                    held.append(number)
+                    if not forbids:
+                        if self.predicates.required:
+                            self.predicates.check(o, self._part_name(number, primitive))
+                        if self.named_by_event[number]:
+                            named[number] = primitive.name
+            if stages or places:
+                place = (*moment.place(self.shared), o)
+                plain = [number for number in stages if number not in named]
+                if plain or places:
+                    found.append(((*place, None), plain, places))
+                for number, name in named.items():
+                    found.append(((*place, {name: o}), [number], []))
+        for number, child in self.sources:
+            if child.concerns(moment):
+                found += [(entry, [number], []) for entry in child.evaluate(moment)]
+        return found
+
+    def _part_name(self, number: int, primitive: Primitive) -> str:
+        return self.stages[number].name if self.stages[number].kleene else primitive.name
+
+    def key_of(self, o: Occurrence) -> tuple[object, ...]:
+        """The equivalence key of a constituent.
+
+        Raises
+        ------
+        BadEvent
+            If it lacks one of the attributes, or the value cannot be compared.
+        """
+        return tuple([attribute(o, name) for name in self.attributes])
+
+    # -- what is kept ------------------------------------------------------------------------
+
+    def group(self, key: tuple[object, ...], journal: Journal | None) -> Group:
+        """The group of a key, a new one if there is none."""
+        group = self.groups.by_key.get(key)
+        if group is None:
+            group = self.groups.by_key[key] = Group(key, len(self.stages))
+            if journal is not None:
+                journal.append((self._drop_group, (group,)))
+        return group
+
+    def keep(self, group: Group, lists: list[list[Entry]], entry: Entry, journal: Journal) -> None:
+        """Put an entry into some lists of a group; it may be in others already."""
+        for entries in group.lists:
+            if entries:
+                place = bisect_left(entries, entry[:3])
+                if place < len(entries) and entries[place][2] == entry[2]:
+                    break
+        else:
+            self.groups.count += 1
+            journal.append((self._uncount, ()))
+            if self.shared.fresh is not None:
+                self.shared.fresh.append((entry, self))
+        for entries in lists:
+            put(entries, entry, journal)
+        self.groups.expire_at(group, entry[0])
+
+    def _uncount(self) -> None:
+        self.groups.count -= 1
+
+    def _recount(self) -> None:
+        self.groups.count += 1
+
+    def _drop_group(self, group: Group) -> None:
+        if self.groups.by_key.get(group.key) is group:
+            del self.groups.by_key[group.key]
+
+    @property
+    def partials(self) -> int:
+        return self.groups.count
+
+    def kept(self) -> Iterator[Entry]:
+        for group in self.groups.by_key.values():
+            yield from group.kept().values()
+
+    def drop(self, entry: Entry, journal: Journal) -> bool:
+        group = self.groups.by_key.get(self.key_of(entry[3]))
+        held = False
+        for entries in () if group is None else group.lists:
+            before = len(entries)
+            take(entries, entry, journal)
+            held = held or len(entries) < before
+        if held:
+            self._uncount()
+            journal.append((self._recount, ()))
+        return held
+
+    def trim(self, before_us: int) -> None:
+        if self.horizon_us is not None:
+            self.groups.forget(before_us - self.horizon_us)
+
+    # -- what is made ------------------------------------------------------------------------
+
+    def make(
+        self,
+        completed: Iterable[tuple[Group, Iterable[Candidate]]],
+        moment: Moment,
+        at_us: int | None = None,
+    ) -> list[Entry]:
+        """Choose among the candidates of each group and make occurrences of them.
+
+        They occur at `at_us`; None: with their last constituent. The candidates of a group come
+        in the order of preference, and so does what is made in all groups.
+        """
+        found: list[Candidate] = []
+        count = 0
+        for group, candidates in completed:
+            made, used, spans = self.chooser.choose(candidates, group.used, group.spans)
+            for entry in used:
+                self._use_up(group, entry, moment.journal)
+            if spans:
+                before = group.spans
+                group.spans = before + spans
+                moment.journal.append((setattr, (group, "spans", before)))
+            found += made
+            count += 1
+        if count > 1:
+            found.sort(key=self.order)
+        return [self.occurrence(candidate, at_us) for candidate in found]
+
+    def _use_up(self, group: Group, entry: Entry, journal: Journal) -> None:
+        """Make an entry no constituent of a later candidate.
+
+        It is kept where it can still forbid, and, if the selection looks at what lies between
+        neighbours, everywhere.
+        """
+        add(group.used, entry[2], journal)
+        if self.needs_used:
+            return
+        held = [entries for entries in group.taken if _holds(entries, entry)]
+        if held:
+            for entries in held:
+                take(entries, entry, journal)
+            if not any(_holds(entries, entry) for entries in group.lists):
+                self._uncount()
+                journal.append((self._recount, ()))
+
+    def settle(self, group: Group, journal: Journal) -> None:
+        """Forget which entries are used up, where they are gone, and a group without entries."""
+        if not self.needs_used and group.used:
+            journal.append((group.used.update, (frozenset(group.used),)))
+            group.used.clear()
+        if group.oldest_us() is None and self.groups.by_key.get(group.key) is group:
+            del self.groups.by_key[group.key]
+            journal.append((self._bring_back, (group,)))
+
+    def _bring_back(self, group: Group) -> None:
+        self.groups.by_key[group.key] = group
+        group.is_in_heap = False
+        self.groups.expire_at(group, group.due_us)
+
+    def occurrence(self, candidate: Candidate, at_us: int | None = None) -> Entry:
+        """The composite occurrence of a candidate."""
+        entries = constituents(candidate)
+        parts = self._parts(candidate)
+        timestamp = max(entries, key=place_of)[3].timestamp
+        if at_us is not None:
+            timestamp = timestamp_at(at_us, timestamp)
+        o = Occurrence(self.name, timestamp, merged(entries), parts=parts)
+        return (o.us, "", next(self.shared.arrivals), o, parts)
+
+    def _parts(self, candidate: Candidate) -> dict[str, Any]:
+        if self.chooser.cumulates:
+            return _cumulated_parts(candidate, self.stages)
+        return parts_of(candidate, self.stages)
+
+    def copy_groups(self, other: CombinationNode) -> None:
+        """Keep what another node of an equal expression keeps."""
+        for key, group in other.groups.by_key.items():
+            own = self.group(key, None)
+            for entries, copied in zip(own.lists, group.lists, strict=True):
+                entries.extend(copied)
+            oldest_us = own.oldest_us()
+            if oldest_us is not None:
+                self.groups.expire_at(own, oldest_us)
+        self.groups.count = other.groups.count
+
+    # -- state -------------------------------------------------------------------------------
+
+    def write(self, state: StateWriter) -> Any:
+        return state.groups(self.groups)
+
+    def read(self, data: Any, state: StateReader) -> None:
+        state.read_groups(data, self.groups)
+
+
+def _holds(entries: list[Entry], entry: Entry) -> bool:
+    place = bisect_left(entries, entry[:3])
+    return place < len(entries) and entries[place][2] == entry[2]
+
+
+def _cumulated_parts(candidate: Candidate, stages: list[Stage]) -> dict[str, Any]:
+    """The parts of a cumulative match: under each name all that it is, once and by place."""
+    parts: dict[str, Any] = {}
+    for stage, bound in zip(stages, candidate, strict=True):
+        if stage.kleene:
+            parts[stage.name] = ()
+        for entry in bound or ():
+            own = {stage.name: entry[3]} if entry[4] is None or stage.kleene else entry[4]
+            for name, value in own.items():
+                found = parts.get(name, ())
+                known = {id(o) for o in found}
+                more = value if type(value) is tuple else (value,)
+                parts[name] = (*found, *(o for o in more if id(o) not in known))
+    return parts

@@ -1,0 +1,83 @@
+"""What nodes hand to each other and keep: occurrences with their places."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from activedb.events._accuracy import AccuracyInterval
+from activedb.events._occurrence import Occurrence
+from activedb.events._timestamps import Timestamp, seconds_us
+
+__all__ = [
+    "Bound",
+    "Candidate",
+    "Entry",
+    "constituents",
+    "entry_parts",
+    "leaves",
+    "place_of",
+    "timestamp_at",
+]
+
+Entry = tuple[int, str, int, Any, Mapping[str, Any] | None]
+"""(us, id or "", arrival, occurrence, parts): the first three are its place.
+
+Arrivals differ, so comparing never reaches the occurrence, and ``(us,)`` sorts before every entry
+of that time. `parts` is what it contributes to the parts of a match; None: itself, under the name
+of the stage that takes it.
+"""
+Bound = Entry | tuple[Entry, ...] | None
+"""What stands for a part in a candidate: of a Kleene part a tuple, of one left out None."""
+Candidate = tuple[Any, ...]
+"""One `Bound` for each positive part, in the order in which they are written."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def constituents(candidate: Candidate) -> list[Entry]:
+    """The constituents, tuples flattened, in the order in which the parts are written."""
+    found: list[Entry] = []
+    for bound in candidate:
+        if bound is None:
+            continue
+        # An entry begins with its time, a Kleene part with an entry or nothing.
+        if bound and type(bound[0]) is int:
+            found.append(bound)
+        else:
+            found.extend(bound)
+    return found
+
+
+def place_of(entry: Entry) -> tuple[int, str, int]:
+    """Its place; for sorting, as two entries of one event may differ in what follows."""
+    return entry[:3]
+
+
+def entry_parts(entry: Entry, name: str) -> Mapping[str, Any]:
+    """What an entry contributes to the parts of a match, under this name if it is an event."""
+    return {name: entry[3]} if entry[4] is None else entry[4]
+
+
+def leaves(o: Occurrence) -> Iterator[int]:
+    """The identities of the primitive events that `o` is made of."""
+    if not o.parts:
+        yield id(o)
+    for part in o.parts.values():
+        for inner in part if type(part) is tuple else (part,):
+            yield from leaves(inner)
+
+
+def timestamp_at(us: int, like: Timestamp | None) -> Timestamp:
+    """A timestamp of exactly these microseconds: seconds if `like` is, else in UTC."""
+    if type(like) is int and us % 1_000_000 == 0:
+        return us // 1_000_000
+    if type(like) in (int, float):
+        seconds = us / 1e6
+        if seconds_us(seconds) == us:  # else a float cannot tell it
+            return seconds
+    try:
+        return _EPOCH + timedelta(microseconds=us)
+    except OverflowError:
+        return AccuracyInterval(us, us, us)

@@ -1,0 +1,145 @@
+"""What the search has to know of a sequence, computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from activedb.events._choices import Selection
+from activedb.events._composites import Disjunction, Kleene, Sequence
+from activedb.events._expression import Expression
+from activedb.events._primitives import Negation, Primitive
+from activedb.events.detection._predicates import Predicates, Stage
+
+__all__ = ["Layout", "stage_of"]
+
+
+class Layout:
+    """A sequence, taken apart.
+
+    Attributes
+    ----------
+    index : int
+        The number of its node.
+    stages : list of Stage
+    negated : list of list of Negation
+        By stage, the negated parts right before it; the last are those at the end.
+    predicates : Predicates
+    window_us, gap_us : int or None
+    attributes : tuple of str
+        Of ``same``.
+    is_next, is_strict, is_picky : bool
+        The selection; picky: one of the two.
+    completes, closes : list of bool
+        By stage, whether its constituents can complete a match when they come; and whether one
+        that ends with them is completed by the end of the window, as something negated follows.
+    is_simple : bool
+        Whether all ways through viable entries that begin right are candidates: single primitive
+        events, selection any, no predicates.
+    is_closed_by_time : bool
+        Whether some stage closes.
+    begins_negated : bool
+        Whether something negated can come before the first constituent.
+    may_begin, may_end : list of bool
+        By stage, whether a match can begin or end there, as all other parts on that side may be
+        empty.
+    is_exact : list of bool
+        By stage, and for the end, whether its entries begin when they end, so that sorted by
+        place they are sorted by their beginnings.
+    is_local : bool
+        Whether all stages are so:
+    next_is_local : list of bool
+        By stage, whether an event between two neighbours is eligible for the place of the second
+        whatever comes before: then the last one that its part took is the only one to look at.
+    keeps_last : bool
+        Whether entries of the last stage are needed once they have been last.
+    """
+
+    def __init__(self, sequence: Sequence, index: int):
+        self.index = index
+        self.window_us = sequence.window_us
+        self.gap_us = sequence.gap_us
+        self.attributes = sequence.attributes
+        self.is_next = sequence.selection is Selection.NEXT
+        self.is_strict = sequence.selection is Selection.STRICT
+        self.is_picky = self.is_next or self.is_strict
+        self.stages: list[Stage] = []
+        self.parts: list[Expression] = []
+        self.negated: list[list[Negation]] = [[]]
+        for part in sequence.parts:
+            if isinstance(part, Negation):
+                self.negated[-1].append(part)
+            else:
+                self.parts.append(part)
+                self.stages.append(stage_of(part))
+                self.negated.append([])
+        self.predicates = Predicates(self.stages, sequence.predicates, sequence.readings)
+        count = len(self.stages)
+        empty = [stage.minimum == 0 for stage in self.stages]
+        self.may_begin = [all(empty[:number]) for number in range(count)]
+        self.may_end = [all(empty[number + 1 :]) for number in range(count)]
+        self.closes = [
+            self.may_end[number] and any(self.negated[number + 1 :]) for number in range(count)
+        ]
+        self.completes = [
+            self.may_end[number] and not self.closes[number] for number in range(count)
+        ]
+        self.is_closed_by_time = any(self.closes)
+        self.begins_negated = any(
+            self.negated[number] and self.may_begin[number] for number in range(count)
+        )
+        self.is_exact = [*(stage.is_primitive for stage in self.stages), True]
+        self.next_is_local = [self._is_local(number) for number in range(count)]
+        self.is_simple = (
+            not self.is_picky
+            and self.predicates.is_empty
+            and all(self.is_exact)
+            and not any(stage.kleene for stage in self.stages)
+        )
+        self.is_local = not self.is_next or all(self.next_is_local)
+        self.keeps_last = self.is_next or self.is_closed_by_time or self.stages[-1].kleene
+
+    def _is_local(self, number: int) -> bool:
+        predicates = self.predicates
+        if not self.stages[number].is_primitive or predicates.joining[number]:
+            return False
+        if not self.may_end[number]:
+            return True
+        later = range(number, len(self.stages))
+        return not (
+            self.begins_negated
+            or predicates.final
+            or predicates.readings
+            or any(predicates.leaving[place] for place in later)
+        )
+
+
+def stage_of(part: Expression) -> Stage:
+    """The stage of a positive part."""
+    if isinstance(part, Kleene):
+        return Stage(
+            part.name,
+            (part.name,),
+            kleene=True,
+            minimum=part.minimum,
+            maximum=part.maximum,
+            greedy=part.greedy,
+        )
+    alternatives = primitives_of((part,))
+    names = part.names
+    return Stage(names[0], names, is_primitive=alternatives is not None)
+
+
+def primitives_of(parts: Iterable[Expression]) -> list[Primitive] | None:
+    """The primitive events of which a part is one; None if it can be another."""
+    found: list[Primitive] = []
+    for part in parts:
+        if isinstance(part, Primitive):
+            found.append(part)
+        elif isinstance(part, Disjunction | Kleene | Negation):
+            inner = primitives_of(part.children)
+            if inner is None:
+                return None
+            found += inner
+        else:
+            return None
+    return found

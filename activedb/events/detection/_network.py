@@ -1,0 +1,197 @@
+"""Common subexpressions of several detectors, evaluated once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from activedb.events._composites import Sequence
+from activedb.events.detection._entry import Entry
+from activedb.events.detection._node import Moment, Node, Shared
+from activedb.events.detection._sequence import SequenceNode
+
+if TYPE_CHECKING:
+    from activedb.events._occurrence import Occurrence
+    from activedb.events.detection._journal import Journal
+    from activedb.events.detection._state import StateReader, StateWriter
+
+__all__ = ["Hub", "Network", "SharedNode"]
+
+Make = Callable[[Shared], SequenceNode]
+
+
+class Hub:
+    """One sequence that several detectors have as a part.
+
+    Parameters
+    ----------
+    make : callable
+        ``make(shared)`` returns a node of the sequence: a plain one, so that what it keeps does
+        not depend on what it has made, and the copy of its lists is a copy of its state.
+    shared : Shared
+
+    Attributes
+    ----------
+    node : SequenceNode
+    members : list of SharedNode
+        Who takes its results. All have been fed the same, but for the last event perhaps.
+    """
+
+    def __init__(self, make: Make, shared: Shared):
+        self.node = make(shared)
+        self.members: list[SharedNode] = []
+        self._make = make
+        self._count = 0  # of the events that it was fed
+        self._last: Occurrence | None = None
+        self._made: list[Occurrence] = []
+
+    def join(self, member: SharedNode) -> None:
+        """Take in a member, which has been fed what the others have."""
+        self.members.append(member)
+        member.hub, member.seen = self, self._count
+
+    def feed(self, o: Occurrence, member: SharedNode) -> list[Occurrence]:
+        """What `o` completes: found when the first member asks, remembered for the others."""
+        if member.seen < self._count:
+            if o is self._last:
+                member.seen += 1
+                return self._made
+            member.detach()
+            return member.hub.feed(o, member)
+        for other in [other for other in self.members if other.seen < self._count]:
+            other.detach()  # it was not fed the last event, and must not see it
+        self._made = self.node.feed(o) if o.key in self.node.dispatch else []
+        self._last = o
+        self._count += 1
+        member.seen = self._count
+        return self._made
+
+    def without(self, member: SharedNode) -> Hub:
+        """Let a member go, and return a hub of its own with what it has been fed."""
+        alone = Hub(self._make, Shared(member.shared.policy))
+        arrival = next(self.node.shared.arrivals)
+        self.node.shared.arrivals = count(arrival)
+        alone.node.shared.arrivals = count(arrival)
+        alone.node.copy_groups(self.node)
+        if member.seen < self._count and self._last is not None:
+            alone.node.withdraw(self._last)
+        self.members.remove(member)
+        return alone
+
+
+class Network:
+    """Detectors that share the evaluation of common subexpressions.
+
+    Sequences of primitive events that are parts of several expressions, structurally equal, are
+    evaluated once per event: by the first detector that is fed it; the others take the result.
+    So each event has to be fed, as the same object, to every detector before the next one is. One
+    that is not fed it gets a copy of its own of what it shared, at the next event, and so does one
+    that raises, withdraws or has intervals for timestamps: sharing is lost then, never correctness.
+
+    Not thread-safe: the caller holds one latch for all its detectors.
+
+    Examples
+    --------
+    >>> from activedb.events import Detector, event, seq
+    >>> network, pair = Network(), seq(event("A"), event("B")).within(5)
+    >>> first = Detector(seq(pair, event("C")), network=network)
+    >>> second = Detector(seq(pair, event("D")), network=network)
+    >>> network.shared
+    1
+    """
+
+    def __init__(self) -> None:
+        self._by_sequence: dict[tuple[Sequence, int | None], Hub] = {}
+
+    @property
+    def shared(self) -> int:
+        """How many subexpressions are shared by two detectors or more."""
+        return sum(len(hub.members) > 1 for hub in self._by_sequence.values())
+
+    def hub(self, sequence: Sequence, horizon_us: int | None, make: Make, shared: Shared) -> Hub:
+        """The hub of a sequence, a new one if there is none that has kept nothing yet.
+
+        What a detector was not fed it must not see.
+        """
+        key = (sequence, horizon_us)
+        hub = self._by_sequence.get(key)
+        if hub is None or hub.node.partials or not hub.members:
+            hub = self._by_sequence[key] = Hub(make, Shared(shared.policy))
+        return hub
+
+
+class SharedNode(Node):
+    """A part whose sequence a hub evaluates, in one detector.
+
+    Attributes
+    ----------
+    hub : Hub
+    seen : int
+        How many events of the hub it has taken.
+    """
+
+    hub: Hub
+
+    def __init__(self, hub: Hub, shared: Shared, index: int):
+        node = hub.node
+        super().__init__(node.expression, (), node.keys, shared, index)
+        self.seen = 0
+        self._trimmed_us: int | None = None
+        hub.join(self)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other detectors take the results of its hub."""
+        return len(self.hub.members) > 1
+
+    def detach(self) -> None:
+        """Have a hub alone from now on."""
+        if self.is_shared:
+            self.hub.without(self).join(self)
+
+    def evaluate(self, moment: Moment) -> list[Entry]:
+        o = moment.o
+        assert o is not None
+        if self.shared.is_inexact:
+            self.detach()
+            self.hub.node.shared.is_inexact = True
+            return [self._entry(entry[3]) for entry in self.hub.node.evaluate(moment)]
+        made = self.hub.feed(o, self)
+        moment.journal.append((self._undo, (o,)))
+        return [self._entry(found) for found in made]
+
+    def _entry(self, o: Occurrence) -> Entry:
+        return (o.us, "", next(self.shared.arrivals), o, o.parts)
+
+    def _undo(self, o: Occurrence) -> None:
+        self.detach()
+        self.hub.node.withdraw(o)
+
+    @property
+    def partials(self) -> int:
+        return self.hub.node.partials
+
+    def kept(self) -> Iterator[Entry]:
+        yield from self.hub.node.kept()
+
+    def drop(self, entry: Entry, journal: Journal) -> bool:
+        self.detach()
+        return self.hub.node.drop(entry, journal)
+
+    def trim(self, before_us: int) -> None:
+        self._trimmed_us = before_us
+        trimmed = [member._trimmed_us for member in self.hub.members]
+        # Not before all members can do without.
+        if None not in trimmed:
+            self.hub.node.trim(min(us for us in trimmed if us is not None))
+
+    def write(self, state: StateWriter) -> Any:
+        arrival = next(self.hub.node.shared.arrivals)
+        self.hub.node.shared.arrivals = count(arrival)
+        return {"arrival": arrival, "groups": self.hub.node.write(state)}
+
+    def read(self, data: Any, state: StateReader) -> None:
+        self.detach()
+        self.hub.node.read(data["groups"], state)
+        self.hub.node.shared.arrivals = count(data["arrival"])

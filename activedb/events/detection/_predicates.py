@@ -1,0 +1,212 @@
+"""When the predicates of a combination are judged, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from activedb.errors import BadEvent
+from activedb.events._occurrence import Occurrence
+from activedb.events.detection._entry import Candidate, Entry, leaves
+
+if TYPE_CHECKING:
+    from activedb.events.detection._node import Moment
+
+__all__ = ["Predicates", "Stage", "attribute", "parts_of"]
+
+
+_COMPARABLE = frozenset((int, str, bool, type(None), bytes))
+"""Types whose values can all be hashed and are equal to themselves."""
+
+
+class Stage:
+    """A positive part.
+
+    Attributes
+    ----------
+    name : str
+        Of a primitive event or Kleene part; else unused, as the constituents bring their names.
+    kleene : bool
+        Whether it is bound to a tuple of `minimum` to `maximum` entries (None: without bound).
+    greedy : bool
+        Whether a longer binding is preferred.
+    is_primitive : bool
+        Whether its entries are primitive events.
+    names : tuple of str
+        All part names that it can contribute.
+    """
+
+    __slots__ = ("greedy", "is_primitive", "kleene", "maximum", "minimum", "name", "names")
+
+    def __init__(
+        self,
+        name: str,
+        names: tuple[str, ...],
+        *,
+        kleene: bool = False,
+        minimum: int = 1,
+        maximum: int | None = 1,
+        greedy: bool = True,
+        is_primitive: bool = True,
+    ):
+        self.name = name
+        self.names = names
+        self.kleene = kleene
+        self.minimum = minimum
+        self.maximum = maximum
+        self.greedy = greedy
+        self.is_primitive = is_primitive
+
+
+class Predicates:
+    """The predicates of a combination, each at the place where it is judged (README).
+
+    Attributes
+    ----------
+    joining : list of list of (Term, bool)
+        By stage, those judged when a constituent joins it; and whether only from the second
+        element on.
+    leaving : list of list of Term
+        By stage, those judged when the stage is complete.
+    final : list of callable
+        Those judged when the candidate is.
+    readings : tuple of callable
+        Those judged after all others.
+    required : list of (str, bool)
+        By part name, the attributes that its events must have, in the row before or now.
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[Stage],
+        predicates: Sequence[Callable[..., object]],
+        readings: Sequence[Callable[..., object]],
+    ):
+        self.stages = stages
+        self.joining: list[list[tuple[Any, bool]]] = [[] for _ in stages]
+        self.leaving: list[list[Any]] = [[] for _ in stages]
+        self.final: list[Any] = []
+        self.readings = tuple(readings)
+        self.required: dict[str, list[tuple[str, bool]]] = {}
+        of_name = {name: number for number, stage in enumerate(stages) for name in stage.names}
+        for predicate in predicates:
+            names = frozenset(getattr(predicate, "part_names", ()))
+            if not names or not names <= set(of_name):
+                self.final.append(predicate)
+                continue
+            term: Any = predicate
+            last = max(of_name[name] for name in names)
+            stage = stages[last]
+            if stage.kleene and stage.name in term.aggregated:
+                self.leaving[last].append(term)
+            else:
+                self.joining[last].append((term, stage.kleene and term.uses_prev))
+        for term in (*predicates, *readings):
+            for reference in getattr(term, "walk", tuple)():
+                part, name = getattr(reference, "part", None), getattr(reference, "name", None)
+                if isinstance(part, str) and isinstance(name, str):
+                    self.required.setdefault(part, []).append(
+                        (name, bool(getattr(reference, "old", False)))
+                    )
+        self.are_staged = any(self.joining) or any(self.leaving)
+        self.is_empty = not (self.are_staged or self.final or self.readings)
+
+    def check(self, o: Occurrence, name: str) -> None:
+        """Raise `BadEvent` if an event of this part lacks an attribute of a term."""
+        for attribute_name, old in self.required.get(name, ()):
+            row = o.old if old else o.params
+            if row is None or attribute_name not in row:
+                where = " in the row before" if old else ""
+                raise BadEvent(
+                    f"{o!r} has no attribute {attribute_name!r}{where}, which a predicate of the "
+                    "pattern needs"
+                )
+
+    def joins(self, stage: int, count: int, parts: Mapping[str, Any]) -> bool:
+        """Whether what is judged of the `count`-th constituent of a stage holds."""
+        for term, from_second in self.joining[stage]:
+            if not (from_second and count < 2) and not term(parts):
+                return False
+        return True
+
+    def leaves(self, stage: int, parts: Mapping[str, Any]) -> bool:
+        """Whether what is judged when a stage is complete holds."""
+        return all(term(parts) for term in self.leaving[stage])
+
+    def completes(self, parts: Mapping[str, Any], moment: Moment, index: int) -> bool:
+        """Whether what is judged when the candidate is complete holds, readings last."""
+        if not self.final and not self.readings:
+            return True
+        shown = MappingProxyType(dict(parts))
+        if not all(predicate(shown) for predicate in self.final):
+            return False
+        if not self.readings:
+            return True
+        asked = tuple(
+            leaf
+            for part in parts.values()
+            for o in (part if type(part) is tuple else (part,))
+            for leaf in leaves(o)
+        )
+        for number, reading in enumerate(self.readings):
+            key = (index, number, asked)
+            said = moment.said.get(key)
+            if said is None:
+                said = moment.said[key] = bool(reading(moment.reader, shown))
+            if not said:
+                return False
+        return True
+
+
+def parts_of(candidate: Candidate, stages: Sequence[Stage]) -> dict[str, Any]:
+    """The parts of a match, flat."""
+    parts: dict[str, Any] = {}
+    for stage, bound in zip(stages, candidate, strict=True):
+        if bound is None:
+            continue
+        if stage.kleene:
+            parts[stage.name] = tuple([entry[3] for entry in bound])
+        elif bound[4] is None:
+            parts[stage.name] = bound[3]
+        else:
+            parts.update(bound[4])
+    return parts
+
+
+def merged(entries: list[Entry]) -> dict[str, Any]:
+    """The parameters of constituents, later ones winning."""
+    params: dict[str, Any] = {}
+    for entry in entries:
+        params.update(entry[3].params)
+    return params
+
+
+def attribute(o: Occurrence, name: str) -> object:
+    """The parameter `name` of `o` as part of an equivalence key.
+
+    Raises
+    ------
+    BadEvent
+        If it has none, or its value cannot be compared.
+    """
+    try:
+        value = o.params[name]
+    except KeyError:
+        raise BadEvent(
+            f"{o!r} has no parameter {name!r}, which must be the same in all parts of the pattern"
+        ) from None
+    if type(value) in _COMPARABLE:
+        return value
+    try:
+        hash(value)
+        # A dictionary takes an object to be equal to itself, which NaN is not.
+        comparable = bool(value == value)
+    except (TypeError, ArithmeticError, ValueError):
+        comparable = False
+    if not comparable:
+        raise BadEvent(
+            f"parameter {name!r} of {o!r} must be the same in all parts of the pattern, but its "
+            "value cannot be compared: use a hashable value that is equal to itself"
+        )
+    return value

@@ -1,0 +1,88 @@
+"""Nodes of single events: primitive ones, any of several, and named queries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from activedb.events._composites import Disjunction, Query
+from activedb.events._occurrence import Occurrence
+from activedb.events._primitives import Primitive
+from activedb.events.detection._entry import Entry, entry_parts, leaves
+from activedb.events.detection._node import Moment, Node
+
+if TYPE_CHECKING:
+    from activedb.events.detection._node import Shared
+
+__all__ = ["DisjunctionNode", "PrimitiveNode", "QueryNode", "takes"]
+
+
+def takes(primitive: Primitive, o: Occurrence, moment: Moment) -> bool:
+    """Whether the primitive takes `o`: what its reading says is asked once and kept."""
+    if not primitive.takes(o):
+        return False
+    if primitive.reading is None:
+        return True
+    key = (primitive, id(o))
+    said = moment.said.get(key)
+    if said is None:
+        said = moment.said[key] = bool(primitive.reading(moment.reader, o))
+    return said
+
+
+class PrimitiveNode(Node):
+    """A primitive event."""
+
+    def __init__(self, expression: Primitive, shared: Shared, index: int):
+        clocks = {} if expression.schedule is None else {index: expression}
+        super().__init__(expression, (), expression.keys, shared, index, clocks)
+        self.primitive = expression
+
+    def evaluate(self, moment: Moment) -> list[Entry]:
+        o = moment.o
+        if o is None or (moment.index < 0 and not takes(self.primitive, o, moment)):
+            return []
+        return [(*moment.place(self.shared), o, {self.primitive.name: o})]
+
+
+class DisjunctionNode(Node):
+    """Any of several events, each occurrence once."""
+
+    def __init__(
+        self, expression: Disjunction, children: tuple[Node, ...], shared: Shared, index: int
+    ):
+        keys = frozenset[tuple[str, str]]().union(*(child.keys for child in children))
+        super().__init__(expression, children, keys, shared, index)
+
+    def evaluate(self, moment: Moment) -> list[Entry]:
+        found: dict[object, Entry] = {}
+        for child in self.children:
+            if child.concerns(moment):
+                name = child.name if isinstance(child, QueryNode) else None
+                for entry in child.evaluate(moment):
+                    found.setdefault((frozenset(leaves(entry[3])), name), entry)
+        return list(found.values())
+
+
+class QueryNode(Node):
+    """A pattern with a name and an output."""
+
+    def __init__(self, expression: Query, child: Node, shared: Shared, index: int):
+        super().__init__(expression, (child,), child.keys, shared, index)
+        self.query = expression
+        self.pattern_name = expression.pattern.names[0]
+        self.name = expression.name
+
+    def evaluate(self, moment: Moment) -> list[Entry]:
+        child = self.children[0]
+        if not child.concerns(moment):
+            return []
+        return [self._output(entry) for entry in child.evaluate(moment)]
+
+    def _output(self, entry: Entry) -> Entry:
+        o = entry[3]
+        parts = entry_parts(entry, self.pattern_name)
+        params = o.params
+        if self.query.returns:
+            params = {name: term.evaluate(parts, o) for name, term in self.query.returns}
+        named = Occurrence(self.name, o.timestamp, params, parts=parts)
+        return (named.us, "", next(self.shared.arrivals), named, {self.query.name: named})

@@ -1,0 +1,368 @@
+"""The node of a sequence."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from heapq import merge
+from typing import TYPE_CHECKING
+
+from activedb.errors import BadEvent
+from activedb.events._choices import Context
+from activedb.events._composites import Sequence
+from activedb.events.detection._backtracking import Backtracking
+from activedb.events.detection._choice import Chooser
+from activedb.events.detection._combination import Children, CombinationNode, Item
+from activedb.events.detection._entry import Candidate, Entry, constituents
+from activedb.events.detection._group import Group
+from activedb.events.detection._journal import assign
+from activedb.events.detection._layout import Layout
+from activedb.events.detection._node import Moment
+from activedb.events.detection._predicates import attribute
+from activedb.events.detection._search import Search
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from activedb.events._occurrence import Occurrence
+    from activedb.events.detection._node import Shared
+
+__all__ = ["SequenceNode"]
+
+_NO_MOMENT = Moment(None, None, [], {})
+"""For the plain way, which asks no readings."""
+
+
+class SequenceNode(CombinationNode):
+    """Finds the matches of a sequence.
+
+    Attributes
+    ----------
+    layout : Layout
+    is_memoryless : bool
+        Whether what it keeps does not depend on what it has made: so an event is withdrawn by
+        taking it out of the lists.
+    is_plain : bool
+        Whether `feed` does: primitive events alone, each part one of them, no selection, context,
+        skip, reading, and nothing that time completes.
+    """
+
+    def __init__(
+        self,
+        expression: Sequence,
+        children: Children,
+        shared: Shared,
+        index: int,
+        horizon_us: int | None,
+    ):
+        self.layout = layout = Layout(expression, index)
+        self.stages = layout.stages
+        self.predicates = layout.predicates
+        chooser = Chooser(expression.consumption, expression.skip, layout.stages)
+        super().__init__(
+            expression,
+            layout.parts,
+            layout.negated,
+            children,
+            chooser,
+            shared,
+            index,
+            horizon_us,
+        )
+        self.last_stage = len(layout.stages) - 1
+        self.needs_used = layout.is_picky
+        self.keeps_last = False
+        self.times_out = False
+        # Of which stages' entries the end of the window is waited for.
+        self.sets_timer = [layout.is_closed_by_time and begins for begins in layout.may_begin]
+        self.is_memoryless = (
+            chooser.is_plain
+            and not children.nodes
+            and not children.clocks
+            and not layout.is_closed_by_time
+        )
+        self.is_plain = (
+            self.is_memoryless
+            and not layout.is_picky
+            and not layout.predicates.readings
+            and not any(stage.kleene for stage in layout.stages)
+            and not any(self.named_by_event)
+            and not any(
+                primitive.reading is not None
+                for listeners in self.dispatch.values()
+                for primitive, _, _ in listeners
+            )
+        )
+
+        # Of keys of which every event is taken: where, and whether it can be the last.
+        self._unconditional = {
+            key: (
+                [n for _, n, forbids in listeners if not forbids and n < self.last_stage],
+                [n for _, n, forbids in listeners if forbids],
+                any(n == self.last_stage and not forbids for _, n, forbids in listeners),
+            )
+            for key, listeners in self.dispatch.items()
+            if not self.predicates.required
+            and all(p.predicate is None and not p.columns for p, _, _ in listeners)
+        }
+
+    # -- the general way -----------------------------------------------------------------------
+
+    def evaluate(self, moment: Moment) -> list[Entry]:
+        if moment.index == self.index:
+            return self._end_windows(moment)
+        items = self.items(moment)
+        if self.layout.is_strict:
+            self.stand_in_between(moment, items)
+        taken = self.take_in(items, moment)
+        completed = [(group, self.completed(group, own, moment)) for group, own in taken]
+        made = self.make(completed, moment)
+        for group, _ in taken:
+            self.settle(group, moment.journal)
+        return made
+
+    def take_in(self, items: list[Item], moment: Moment) -> list[tuple[Group, list[Item]]]:
+        """Keep the items; return them by group."""
+        by_key: dict[tuple[object, ...], list[Item]] = {}
+        for item in items:
+            by_key.setdefault(self.key_of(item[0][3]), []).append(item)
+        found: list[tuple[Group, list[Item]]] = []
+        for key, own in by_key.items():
+            group = self.group(key, moment.journal)
+            for item in own:
+                self._keep(group, item, moment)
+            found.append((group, own))
+        return found
+
+    def completed(
+        self, group: Group, items: list[Item], moment: Moment, *, one_per_first: bool = False
+    ) -> Iterable[Candidate]:
+        """The candidates that the items complete, in the order of preference."""
+        if self.shared.is_inexact:
+            return self._possible(group, items, moment)
+        layout, picky = self.layout, self.layout.is_picky
+        # What is used up still counts for what is next; else it need not be looked at.
+        without = frozenset[int]() if picky else group.used
+        searches = [
+            Search(
+                layout,
+                group,
+                moment,
+                stage,
+                entry,
+                without=without,
+                one_per_first=one_per_first or self.chooser.one_per_first,
+            )
+            for entry, stages, _ in items
+            for stage in stages
+            if layout.completes[stage]
+        ]
+        if len(searches) < 2:
+            return self._found(searches[0]) if searches else ()
+        found = merge(*[search.candidates() for search in searches], key=self.order)
+        return _one_per_ends(found) if picky else found
+
+    def _found(self, search: Search) -> Iterator[Candidate]:
+        """What is to be chosen from, no more than the context needs."""
+        chooser = self.chooser
+        if self.layout.is_simple and not chooser.skips and not self.times_out:
+            if chooser.context is Context.RECENT:
+                return search.latest()
+            if chooser.context is Context.CUMULATIVE:
+                return search.cumulated()
+        return search.candidates()
+
+    def _possible(self, group: Group, items: list[Item], moment: Moment) -> Iterable[Candidate]:
+        """The candidates that the items complete, where the order of events may be unknown."""
+        policy = self.shared.policy
+        search = Backtracking(self.layout, group, moment, policy.relation)
+        found = search.completed([(entry, stages) for entry, stages, _ in items])
+        return policy.decide(found, self.chooser, self.order, moment, self.layout)
+
+    def _keep(self, group: Group, item: Item, moment: Moment) -> None:
+        entry, stages, places = item
+        layout = self.layout
+        lists = [group.forbidden[place] for place in places]
+        lists += [
+            group.taken[stage]
+            for stage in stages
+            if stage < self.last_stage
+            or layout.keeps_last
+            or self.keeps_last
+            or self.shared.is_inexact
+        ]
+        if layout.is_strict and moment.index < 0 and entry[3] is moment.o:
+            lists.append(group.all)
+        if lists:
+            self.keep(group, lists, entry, moment.journal)
+        if layout.window_us is not None and any(self.sets_timer[stage] for stage in stages):
+            due_us = entry[3].low_us + layout.window_us
+            self.shared.timers.set((due_us, self.index, group.key), moment.journal)
+        if group.decided and layout.window_us is not None:
+            # It comes late: windows that have ended are judged again, for what it completes.
+            for start_us in group.decided:
+                if start_us <= entry[0] <= start_us + layout.window_us:
+                    timer = (start_us + layout.window_us, self.index, group.key)
+                    self.shared.timers.set(timer, moment.journal)
+
+    def stand_in_between(self, moment: Moment, items: list[Item]) -> None:
+        """Add the event as an item, if no part takes it: it must not stand between neighbours."""
+        o = moment.o
+        if o is None or moment.index >= 0 or any(entry[3] is o for entry, _, _ in items):
+            return
+        try:
+            self.key_of(o)
+        except BadEvent:
+            return  # one that lacks them does not count
+        items.append(((*moment.place(self.shared), o, None), [], []))
+
+    def _end_windows(self, moment: Moment) -> list[Entry]:
+        """What is completed because nothing more can come up to the end of a window."""
+        completed = []
+        assert self.layout.window_us is not None
+        start_us = moment.us - self.layout.window_us
+        for key in moment.called:
+            assert isinstance(key, tuple)
+            group = self.groups.by_key.get(key)
+            if group is not None:
+                known = group.decided.get(start_us, -1)
+                found = self.closed(group, moment)
+                if known >= 0:
+                    found = (c for c in found if any(e[2] >= known for e in constituents(c)))
+                completed.append((group, found))
+        made = self.make(completed, moment, moment.us)
+        for group, _ in completed:
+            assign(group.decided, start_us, next(self.shared.arrivals), moment.journal)
+        return made
+
+    def closed(self, group: Group, moment: Moment) -> Iterable[Candidate]:
+        """The candidates that the end of a window completes, in the order of preference."""
+        layout = self.layout
+        if self.shared.is_inexact:
+            search = Backtracking(layout, group, moment, self.shared.policy.relation)
+            closed = search.closed(moment.us)
+            return self.shared.policy.decide(closed, self.chooser, self.order, moment, layout)
+        if layout.is_local:
+            return Search(
+                layout,
+                group,
+                moment,
+                len(self.stages),
+                None,
+                moment.us,
+                without=frozenset() if layout.is_picky else group.used,
+                one_per_first=self.chooser.one_per_first,
+            ).candidates()
+        # What is judged when a candidate is complete counts at the place of the last constituent:
+        # so there is a search for each that can be it.
+        assert layout.window_us is not None
+        searches = []
+        for number, closes in enumerate(layout.closes):
+            if closes:
+                entries = group.taken[number]
+                low = bisect_left(entries, (moment.us - layout.window_us,))
+                high = bisect_left(entries, (moment.us + 1,))
+                searches += [
+                    Search(layout, group, moment, number, entry, moment.us).candidates()
+                    for entry in entries[low:high]
+                ]
+        return _one_per_ends(merge(*searches, key=self.order))
+
+    # -- the plain way -------------------------------------------------------------------------
+
+    def is_certain(self, o: Occurrence) -> bool:
+        """Whether the order of `o` and of all that is kept is known."""
+        return o.low_us == o.high_us and not self.shared.is_inexact
+
+    def feed(self, o: Occurrence) -> list[Occurrence]:
+        """Take `o` in, if the node `is_plain`: the search comes before anything is changed.
+
+        The result is the same, as no event follows or precedes itself strictly.
+        """
+        unconditional = self._unconditional.get(o.key)
+        if unconditional is None:
+            stages, places, completes = self._taking(o)
+            if not (stages or places or completes):
+                return []
+        else:
+            stages, places, completes = unconditional
+        key: tuple[object, ...] = ()
+        if self.attributes:
+            key = tuple([attribute(o, name) for name in self.attributes])
+        group = self.groups.by_key.get(key)
+        entry: Entry = (o.us, o.id or "", next(self.shared.arrivals), o, None)
+        made: list[Occurrence] = []
+        if completes:
+            if group is not None:
+                if self._may_complete(group, entry):
+                    last = self.last_stage
+                    search = Search(self.layout, group, _NO_MOMENT, last, entry)
+                    made = [self.occurrence(found)[3] for found in search.candidates()]
+            elif not self.last_stage:
+                search = Search(self.layout, Group(key, 1), _NO_MOMENT, 0, entry)
+                made = [self.occurrence(found)[3] for found in search.candidates()]
+        if stages or places:
+            groups = self.groups
+            if group is None:
+                group = groups.by_key[key] = Group(key, self.last_stage + 1)
+            for number in stages:
+                insort(group.taken[number], entry)
+            for number in places:
+                insort(group.forbidden[number], entry)
+            groups.count += 1
+            if not group.is_in_heap or entry[0] < group.due_us:
+                groups.expire_at(group, entry[0])
+            if self.shared.fresh is not None:
+                self.shared.fresh.append((entry, self))
+        return made
+
+    def _taking(self, o: Occurrence) -> tuple[list[int], list[int], bool]:
+        """Which stages and places take `o`, and whether the last stage does."""
+        stages: list[int] = []
+        places: list[int] = []
+        for primitive, number, forbids in self.dispatch[o.key]:
+            if primitive.takes(o):
+                (places if forbids else stages).append(number)
+                if not forbids and self.predicates.required:
+                    self.predicates.check(o, primitive.name)
+        completes = self.last_stage in stages
+        if completes:
+            stages.remove(self.last_stage)
+        return stages, places, completes
+
+    def _may_complete(self, group: Group, last: Entry) -> bool:
+        """Whether no stage is without an event in the window before the last one: a first look."""
+        last_us, window_us = last[0], self.window_us
+        start_us = last_us if window_us is None else last_us - window_us
+        for number in range(self.last_stage):
+            entries = group.taken[number]
+            if not entries or entries[0][0] >= last_us:
+                return False
+            if window_us is not None and entries[-1][0] < start_us:
+                return False
+        return True
+
+    def withdraw(self, o: Occurrence) -> None:
+        """Undo the last feeding of `o`, if the node `is_memoryless`."""
+        if o.key not in self.keys:
+            return
+        try:
+            key = self.key_of(o)
+        except BadEvent:  # then no feeding of it ever succeeded
+            return
+        group = self.groups.by_key.get(key)
+        if group is None or not group.remove(o, o.us):
+            return
+        self.groups.count -= 1
+        if group.oldest_us() is None:
+            del self.groups.by_key[key]
+
+
+def _one_per_ends(candidates: Iterable[Candidate]) -> Iterator[Candidate]:
+    """Of candidates with the same first and last constituents the most preferred."""
+    found: set[tuple[int, int]] = set()
+    for candidate in candidates:
+        entries = constituents(candidate)
+        ends = (entries[0][2], entries[-1][2])
+        if ends not in found:
+            found.add(ends)
+            yield candidate

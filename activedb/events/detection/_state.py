@@ -1,0 +1,152 @@
+"""What nodes keep as JSON and back, every occurrence once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from activedb.errors import BadEvent
+from activedb.events._codec import decode, decode_params, encode, encode_params
+from activedb.events._occurrence import Occurrence
+from activedb.events.detection._entry import Entry
+from activedb.events.detection._group import Group, Groups
+
+__all__ = ["StateReader", "StateWriter"]
+
+
+class StateWriter:
+    """Collects the occurrences that the states of nodes refer to.
+
+    An occurrence that stands in several places must be one again when it is read: it is written
+    once, after its constituents, and referred to by its number.
+
+    Attributes
+    ----------
+    occurrences : list of dict
+        As JSON.
+    """
+
+    def __init__(self) -> None:
+        self.occurrences: list[dict[str, Any]] = []
+        self._numbers: dict[int, int] = {}
+        self._held: list[Occurrence] = []  # so that no identity is used twice
+
+    def occurrence(self, o: Occurrence) -> int:
+        """The number of an occurrence.
+
+        Raises
+        ------
+        BadEvent
+            If it cannot be encoded.
+        """
+        number = self._numbers.get(id(o))
+        if number is not None:
+            return number
+        if o.parts:
+            parts = [[self._name(name), self.part(part)] for name, part in o.parts.items()]
+            data = encode(Occurrence(o.name, o.timestamp, o.params, id=o.id))
+            data["parts"] = parts
+        else:
+            data = encode(o)
+        number = self._numbers[id(o)] = len(self.occurrences)
+        self.occurrences.append(data)
+        self._held.append(o)
+        return number
+
+    def part(self, part: Occurrence | tuple[Occurrence, ...]) -> int | list[int]:
+        """The number of what stands for a part; of a Kleene part a list."""
+        if type(part) is tuple:
+            return [self.occurrence(o) for o in part]
+        assert isinstance(part, Occurrence)
+        return self.occurrence(part)
+
+    def entry(self, entry: Entry) -> list[Any]:
+        """An entry: its occurrence, arrival and, if they are told apart from it, parts."""
+        parts = entry[4]
+        if parts is None:
+            return [self.occurrence(entry[3]), entry[2]]
+        named = [[self._name(name), self.part(part)] for name, part in parts.items()]
+        return [self.occurrence(entry[3]), entry[2], named]
+
+    def groups(self, groups: Groups) -> list[Any]:
+        """All groups of a node."""
+        return [
+            {
+                "key": encode_params({str(n): value for n, value in enumerate(group.key)}),
+                "lists": [[self.entry(entry) for entry in each] for each in group.lists],
+                "used": sorted(group.used),
+                "begun": sorted(group.begun),
+                "decided": sorted(group.decided.items()),
+                "spans": [[[*low], [*high], closed] for low, high, closed in group.spans],
+            }
+            for group in groups.by_key.values()
+        ]
+
+    @staticmethod
+    def _name(name: str) -> Any:
+        return encode_params({"name": name})["name"]
+
+
+class StateReader:
+    """Reads what a `StateWriter` wrote.
+
+    Parameters
+    ----------
+    occurrences : list of dict
+
+    Raises
+    ------
+    BadEvent
+        If they are none.
+    """
+
+    def __init__(self, occurrences: list[Mapping[str, Any]]):
+        self.occurrences: list[Occurrence] = []
+        for data in occurrences:
+            plain = decode({name: value for name, value in data.items() if name != "parts"})
+            if "parts" in data:
+                parts = {self._name(name): self.part(part) for name, part in data["parts"]}
+                plain = Occurrence(
+                    plain.name, plain.timestamp, plain.params, id=plain.id, parts=parts
+                )
+            self.occurrences.append(plain)
+
+    def part(self, part: int | list[int]) -> Occurrence | tuple[Occurrence, ...]:
+        """What stands for a part."""
+        if isinstance(part, list):
+            return tuple([self.occurrences[number] for number in part])
+        return self.occurrences[part]
+
+    def entry(self, data: list[Any]) -> Entry:
+        """An entry."""
+        o = self.occurrences[data[0]]
+        parts = None
+        if len(data) > 2:
+            parts = {self._name(name): self.part(part) for name, part in data[2]}
+        return (o.us, o.id or "", data[1], o, parts)
+
+    def read_groups(self, data: list[Any], groups: Groups) -> None:
+        """Fill the groups of a node."""
+        for item in data:
+            named = decode_params(item["key"])
+            key = tuple([named[str(n)] for n in range(len(named))])
+            group = Group(key, groups.stages)
+            for entries, items in zip(group.lists, item["lists"], strict=True):
+                entries.extend([self.entry(each) for each in items])
+            group.used.update(item["used"])
+            group.begun.update(item["begun"])
+            group.decided.update([(us, arrival) for us, arrival in item["decided"]])
+            for low, high, closed in item["spans"]:
+                group.spans.append((tuple(low), tuple(high), closed))
+            groups.by_key[key] = group
+            groups.count += len(group.kept())
+            oldest_us = group.oldest_us()
+            if oldest_us is not None:
+                groups.expire_at(group, oldest_us)
+
+    @staticmethod
+    def _name(name: Any) -> str:
+        decoded = decode_params({"name": name})["name"]
+        if not isinstance(decoded, str):
+            raise BadEvent(f"a part's name is a string, not {decoded!r}")
+        return decoded

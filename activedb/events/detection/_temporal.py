@@ -1,0 +1,170 @@
+"""Nodes that time completes: plus, and time-outs of partial matches."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+from activedb.events._composites import Sequence
+from activedb.events._occurrence import Occurrence
+from activedb.events._temporal import Plus, TimedOut
+from activedb.events.detection._entry import (
+    Candidate,
+    Entry,
+    constituents,
+    entry_parts,
+    place_of,
+    timestamp_at,
+)
+from activedb.events.detection._journal import assign, delete
+from activedb.events.detection._node import Moment, Node
+from activedb.events.detection._predicates import merged, parts_of
+from activedb.events.detection._search import Search
+from activedb.events.detection._sequence import SequenceNode
+
+if TYPE_CHECKING:
+    from activedb.events.detection._combination import Children
+    from activedb.events.detection._group import Group
+    from activedb.events.detection._journal import Journal
+    from activedb.events.detection._node import Shared
+    from activedb.events.detection._state import StateReader, StateWriter
+
+__all__ = ["PlusNode", "TimedOutNode"]
+
+
+class PlusNode(Node):
+    """What occurs a while after each occurrence of an event."""
+
+    def __init__(self, expression: Plus, child: Node, shared: Shared, index: int):
+        super().__init__(expression, (child,), child.keys, shared, index)
+        self.delay_us = expression.delay_us
+        self.part_name = expression.names[0]
+        self.waiting: dict[int, Entry] = {}
+
+    def evaluate(self, moment: Moment) -> list[Entry]:
+        if moment.index == self.index:
+            due = [self.waiting[arrival] for arrival in moment.called if arrival in self.waiting]
+            for entry in due:
+                delete(self.waiting, entry[2], moment.journal)
+            return [self._delayed(entry, moment.us) for entry in sorted(due, key=itemgetter(2))]
+        child = self.children[0]
+        if child.concerns(moment):
+            for entry in child.evaluate(moment):
+                assign(self.waiting, entry[2], entry, moment.journal)
+                timer = (entry[0] + self.delay_us, self.index, entry[2])
+                self.shared.timers.set(timer, moment.journal)
+                if self.shared.fresh is not None:
+                    self.shared.fresh.append((entry, self))
+        return []
+
+    def _delayed(self, entry: Entry, us: int) -> Entry:
+        o, parts = entry[3], entry_parts(entry, self.part_name)
+        timestamp = timestamp_at(us, o.timestamp)
+        delayed = Occurrence(self.name, timestamp, o.params, parts=parts)
+        return (us, "", next(self.shared.arrivals), delayed, parts)
+
+    @property
+    def partials(self) -> int:
+        return len(self.waiting)
+
+    def kept(self) -> Iterator[Entry]:
+        yield from self.waiting.values()
+
+    def drop(self, entry: Entry, journal: Journal) -> bool:
+        held = entry[2] in self.waiting
+        delete(self.waiting, entry[2], journal)
+        return held
+
+    def write(self, state: StateWriter) -> Any:
+        return [state.entry(entry) for entry in self.waiting.values()]
+
+    def read(self, data: Any, state: StateReader) -> None:
+        for item in data:
+            entry = state.entry(item)
+            self.waiting[entry[2]] = entry
+
+
+class TimedOutNode(SequenceNode):
+    """What occurs when the window of a partial match ends before it is whole.
+
+    It takes in events as its sequence does, and marks the first constituents of all candidates,
+    whatever the sequence's context and skip would make of them.
+    """
+
+    def __init__(
+        self,
+        expression: TimedOut,
+        sequence: Sequence,
+        children: Children,
+        shared: Shared,
+        index: int,
+        horizon_us: int | None,
+    ):
+        super().__init__(sequence, children, shared, index, horizon_us)
+        self.expression = expression
+        self.name = repr(expression)
+        self.is_plain = self.is_memoryless = False
+        self.keeps_last = self.times_out = True
+        self.sets_timer = [number == 0 for number in range(len(self.stages))]
+
+    def evaluate(self, moment: Moment) -> list[Entry]:
+        if moment.index == self.index:
+            return self._time_out(moment)
+        items = self.items(moment)
+        if self.layout.is_strict:
+            self.stand_in_between(moment, items)
+        for group, own in self.take_in(items, moment):
+            for candidate in self.completed(group, own, moment, one_per_first=True):
+                self._mark(group, constituents(candidate)[0][2], moment.journal)
+        return []
+
+    def _mark(self, group: Any, arrival: int, journal: Journal) -> None:
+        if arrival not in group.begun:
+            group.begun.add(arrival)
+            journal.append((group.begun.discard, (arrival,)))
+
+    def _time_out(self, moment: Moment) -> list[Entry]:
+        due: list[tuple[Entry, Group]] = []
+        window_us = self.layout.window_us
+        assert window_us is not None
+        for key in moment.called:
+            assert isinstance(key, tuple)
+            group = self.groups.by_key.get(key)
+            if group is not None:
+                if self.layout.is_closed_by_time:
+                    for candidate in self.closed(group, moment):
+                        self._mark(group, constituents(candidate)[0][2], moment.journal)
+                low = bisect_left(group.taken[0], (moment.us - window_us,))
+                due += [
+                    (first, group)
+                    for first in group.taken[0][low:]
+                    if first[3].low_us + window_us == moment.us and first[2] not in group.begun
+                ]
+        found: list[Entry] = []
+        for first, group in due:
+            self._mark(group, first[2], moment.journal)  # decided, once and for all
+        for first, group in sorted(due, key=lambda item: place_of(item[0])):
+            prefix = self._longest_prefix(group, first, moment)
+            if prefix is not None:
+                entries = constituents(prefix)
+                parts = parts_of(prefix, self.stages[: len(prefix)])
+                timestamp = timestamp_at(moment.us, first[3].timestamp)
+                made = Occurrence(self.name, timestamp, merged(entries), parts=parts)
+                found.append((moment.us, "", next(self.shared.arrivals), made, parts))
+        return found
+
+    def _longest_prefix(self, group: Group, first: Entry, moment: Moment) -> Candidate | None:
+        """The most preferred binding of as many parts as `first` begins; not of all of several."""
+        o, layout = first[3], self.layout
+        assert layout.window_us is not None
+        start_us = o.high_us - layout.window_us
+        if o.low_us < start_us or any(start_us <= x[0] < o.low_us for x in group.forbidden[0]):
+            return None
+        for count in range(max(len(self.stages) - 1, 1), 0, -1):
+            search = Search(layout, group, moment, count, None, moment.us, negated_end=False)
+            prefix = next(search.candidates(first), None)
+            if prefix is not None:
+                return prefix
+        return None

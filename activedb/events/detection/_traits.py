@@ -1,0 +1,136 @@
+"""What can be told of expressions: how far back they reach, and what their nodes depend on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from activedb.events._choices import Context, SkipTo
+from activedb.events._composites import Conjunction, Disjunction, Kleene, Query, Sequence
+from activedb.events._expression import Expression
+from activedb.events._primitives import Negation, Primitive
+from activedb.events._temporal import Periodic, Plus, TimedOut
+
+__all__ = [
+    "begins_negated",
+    "ends_by_time",
+    "horizon_of",
+    "is_timed",
+    "lasting_us",
+    "reads",
+    "remembers",
+    "walk",
+    "window_of",
+]
+
+
+def ends_by_time(sequence: Sequence) -> bool:
+    """Whether a match can end with a negation: what follows may be empty."""
+    for part in reversed(sequence.parts):
+        if isinstance(part, Negation):
+            return True
+        if not (isinstance(part, Kleene) and part.minimum == 0):
+            return False
+    return False
+
+
+def begins_negated(sequence: Sequence) -> bool:
+    """Whether something negated can come before the first constituent."""
+    for part in sequence.parts:
+        if isinstance(part, Negation):
+            return True
+        if not (isinstance(part, Kleene) and part.minimum == 0):
+            return False
+    return False
+
+
+def window_of(
+    expression: Sequence | Conjunction, bound_us: int | None, *, times_out: bool = False
+) -> int | None:
+    """How far before the end of its occurrences a combination has to keep events.
+
+    Its own window, twice if what is negated before the first constituent is judged at the end of
+    the window; or, if what lasts longer is of no use above, that bound.
+    """
+    window_us = expression.window_us
+    if isinstance(expression, Sequence) and begins_negated(expression):
+        # It is kept whole, whatever the bound.
+        if window_us is not None and (times_out or ends_by_time(expression)):
+            return 2 * window_us
+        return window_us
+    return lasting_us(expression, bound_us)
+
+
+def lasting_us(expression: Sequence | Conjunction, bound_us: int | None) -> int | None:
+    """How long its occurrences can last to be of use, here and above."""
+    window_us = expression.window_us
+    depends = expression.consumption is not Context.UNRESTRICTED or (
+        isinstance(expression, Sequence) and expression.skip.to is not SkipTo.NONE
+    )
+    # What is made may have an influence on what is made later.
+    if bound_us is None or depends:
+        return window_us
+    return bound_us if window_us is None else min(window_us, bound_us)
+
+
+def horizon_of(expression: Expression, bound_us: int | None = None) -> int | None:
+    """How far back before an occurrence the events reach that decide about it; None: unbounded."""
+    if isinstance(expression, Primitive):
+        return 0
+    if isinstance(expression, Plus):
+        inner_us = horizon_of(expression.operand, bound_us)
+        return None if inner_us is None else inner_us + expression.delay_us
+    if isinstance(expression, Disjunction | Query):
+        return _longest([horizon_of(part, bound_us) for part in expression.children])
+    times_out = isinstance(expression, TimedOut)
+    if isinstance(expression, TimedOut):
+        expression, bound_us = expression.sequence, None
+    if isinstance(expression, Sequence | Conjunction):
+        window_us = window_of(expression, bound_us, times_out=times_out)
+        if window_us is None:
+            return None
+        inner_us = _longest(
+            [
+                horizon_of(part, lasting_us(expression, bound_us))
+                for part in expression.children
+                if not isinstance(part, Negation | Kleene)
+            ]
+        )
+        return None if inner_us is None else window_us + inner_us
+    return None
+
+
+def _longest(reaches: list[int | None]) -> int | None:
+    return None if None in reaches else max((us for us in reaches if us is not None), default=0)
+
+
+def walk(expression: Expression) -> Iterator[Expression]:
+    """It and all expressions that it is made of."""
+    yield expression
+    for child in expression.children:
+        yield from walk(child)
+
+
+def is_timed(expression: Expression) -> bool:
+    """Whether time completes what it makes; clock events apart."""
+    if isinstance(expression, Sequence):
+        return ends_by_time(expression)
+    if isinstance(expression, Periodic):
+        return not expression.collected
+    return isinstance(expression, Plus | TimedOut)
+
+
+def remembers(expression: Expression) -> bool:
+    """Whether what it has made has an influence on what it makes."""
+    if isinstance(expression, Sequence) and expression.skip.to is not SkipTo.NONE:
+        return True
+    return (
+        isinstance(expression, Sequence | Conjunction)
+        and expression.consumption is not Context.UNRESTRICTED
+    )
+
+
+def reads(expression: Expression) -> bool:
+    """Whether one of its own predicates reads the shared store."""
+    if isinstance(expression, Primitive):
+        return expression.reading is not None
+    return isinstance(expression, Sequence | Conjunction) and bool(expression.readings)

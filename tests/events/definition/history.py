@@ -1,0 +1,98 @@
+"""What happened, as the nodes know it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from typing import Any
+
+from activedb.events import Occurrence
+
+Place = tuple[int, str, int]
+
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(eq=False)
+class Made:
+    """An occurrence as the nodes pass it on."""
+
+    parts: dict[str, Any]
+    us: int
+    low_us: int
+    high_us: int
+    params: Mapping[str, Any]
+    leaves: tuple[Made, ...]
+    """The primitive events in it."""
+    number: int
+    """Its place in the order of arrival and making."""
+    id: str = ""
+    event: Occurrence | None = None
+    """Of a primitive event: what was fed."""
+    output: Occurrence | None = None
+    """Of a query: the occurrence of that name."""
+
+    @property
+    def place(self) -> Place:
+        return self.us, self.id, self.number
+
+    @property
+    def events(self) -> frozenset[int]:
+        return frozenset(id(leaf) for leaf in self.leaves)
+
+
+@dataclass
+class History:
+    """What all nodes know in common."""
+
+    numbers: Iterator[int] = field(default_factory=count)
+    fed: list[Made] = field(default_factory=list)
+    begun_us: int | None = None
+    """The first time told of."""
+    reader: Any = None
+    ranks: dict[int, int] | None = None
+    """Of each primitive event, if one order of all those that are possible is tried."""
+
+    def before(self, x: Made, y: Made) -> bool:
+        if self.ranks is None:
+            return x.high_us < y.low_us
+        return max(self.ranks[id(a)] for a in x.leaves) < min(self.ranks[id(b)] for b in y.leaves)
+
+
+def primitive(o: Occurrence, number: int, name: str | None = None) -> Made:
+    """An event that is fed, or that a clock makes."""
+    parts = {o.name if name is None else name: o}
+    made = Made(parts, o.us, o.low_us, o.high_us, o.params, (), number, o.id or "", o)
+    made.leaves = (made,)
+    return made
+
+
+def cumulated(together: Iterable[Made]) -> dict[str, Any]:
+    """The parts of several occurrences, each name with the tuple of all that it has there."""
+    found: dict[str, tuple[Occurrence, ...]] = {}
+    for made in together:
+        for name, bound in made.parts.items():
+            elements = bound if isinstance(bound, tuple) else (bound,)
+            known = found.get(name, ())
+            # Reading: an event that came with several composite constituents is there once.
+            new = (o for o in elements if not any(o is other for other in known))
+            found[name] = (*known, *new)
+    return found
+
+
+def event_of(made: Made) -> int:
+    """What an occurrence is, in whichever part it stands: a primitive event is one in all."""
+    return id(made.leaves[0]) if made.event is not None else id(made)
+
+
+def exactly(us: int) -> datetime:
+    """A timestamp."""
+    return EPOCH + timedelta(microseconds=us)
+
+
+def moment(name: str, us: int) -> Occurrence:
+    """The occurrence of a clock event or tick."""
+    return Occurrence(name, exactly(us))

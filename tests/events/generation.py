@@ -1,0 +1,425 @@
+"""Random expressions, and random histories to judge them by.
+
+Few names, few parameters and few times, so that ties, edges of windows and repeated constituents
+are the rule. All is drawn through Hypothesis, which finds the least failing case, or by plain
+seeded randomness, which yields far denser histories, with more matches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from random import Random
+from typing import Any, Protocol
+
+from hypothesis import strategies as st
+
+from activedb.events import (
+    Expression,
+    Kleene,
+    Negation,
+    Occurrence,
+    all_of,
+    any_of,
+    event,
+    every,
+    many,
+    periodic,
+    query,
+    seq,
+    some_of,
+)
+from activedb.events import Sequence as Seq
+from activedb.events.terms import part
+
+__all__ = [
+    "CONTEXTS",
+    "Advance",
+    "Course",
+    "Cut",
+    "Feed",
+    "Plan",
+    "Trim",
+    "Withdraw",
+    "histories",
+    "plans",
+    "random_expression",
+    "random_history",
+]
+
+SECOND_US = 1_000_000
+CONTEXTS = ["recent", "chronicle", "continuous", "cumulative"]
+LAST = 9
+
+
+class Chooser(Protocol):
+    """Where choices come from."""
+
+    def integer(self, least: int, most: int) -> int: ...
+
+    def pick(self, choices: Sequence[Any]) -> Any: ...
+
+
+class Drawn:
+    """Choices that Hypothesis draws; they shrink to the least, and to the first."""
+
+    def __init__(self, draw: st.DrawFn):
+        self._draw = draw
+
+    def integer(self, least: int, most: int) -> int:
+        return self._draw(st.integers(least, most))
+
+    def pick(self, choices: Sequence[Any]) -> Any:
+        return self._draw(st.sampled_from(choices))
+
+
+class Thrown:
+    """Choices by dice."""
+
+    def __init__(self, random: Random):
+        self._random = random
+
+    def integer(self, least: int, most: int) -> int:
+        return self._random.randint(least, most)
+
+    def pick(self, choices: Sequence[Any]) -> Any:
+        return self._random.choice(choices)
+
+
+@dataclass(frozen=True)
+class AtLeast:
+    """A predicate of one event."""
+
+    value: int
+
+    def __call__(self, o: Occurrence) -> bool:
+        return bool(o.params["x"] >= self.value)
+
+
+@dataclass(frozen=True)
+class Rising:
+    """A predicate over the parts: x of the last one bound is at least x of the first."""
+
+    strict: bool = False
+
+    def __call__(self, parts: Any) -> bool:
+        bound = [o for p in parts.values() for o in (p if isinstance(p, tuple) else (p,))]
+        a, b = (o.params.get("x", 0) for o in (bound[0], bound[-1]))
+        return bool(a < b) if self.strict else bool(a <= b)
+
+
+@dataclass(frozen=True)
+class Reads:
+    """A predicate that reads: the reader is a number, and whole seconds count besides."""
+
+    def __call__(self, t: int, bound: Any) -> bool:
+        us = bound.us if isinstance(bound, Occurrence) else len(bound) * SECOND_US
+        return (t + us // SECOND_US) % 3 > 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which features an expression may have.
+
+    Attributes
+    ----------
+    kleene, negated, ending, nested, timed, conjunctions, reading : bool
+        Kleene parts; negations at the start and inside; at the end; composites in composites;
+        clock events, delays, time-outs and periodic events; conjunctions and some of n; predicates
+        that read.
+    contexts, selections, skips : sequence of str
+    """
+
+    kleene: bool = True
+    negated: bool = True
+    ending: bool = False
+    nested: bool = False
+    timed: bool = False
+    conjunctions: bool = False
+    reading: bool = False
+    contexts: Sequence[str] = ("unrestricted",)
+    selections: Sequence[str] = ("any",)
+    skips: Sequence[str] = ("none",)
+
+
+class _Writer:
+    """Writes one expression."""
+
+    def __init__(self, choose: Chooser, plan: Plan):
+        self.choose = choose
+        self.pick = choose.pick
+        self.plan = plan
+        self.numbers = count()
+
+    def often(self, one_in: int) -> bool:
+        """True in one of so many cases; shrinks to False."""
+        return self.choose.integer(0, one_in - 1) == one_in - 1
+
+    def alias(self) -> str:
+        return f"p{next(self.numbers)}"
+
+    def primitive(self, alias: str | None = None) -> Any:
+        where = AtLeast(1) if self.often(6) else None
+        reading = Reads() if self.plan.reading and self.often(4) else None
+        return event(self.pick("ABC"), where, alias or self.alias(), reading=reading)
+
+    def operand(self, depth: int) -> Any:
+        """A positive part that is no Kleene part."""
+        plan = self.plan
+        kinds: list[Callable[[], Expression]] = [self.primitive] * 4
+        if plan.nested:
+            kinds += [self.disjunction]
+            if depth:
+                kinds += [lambda: self.sequence(depth - 1, 2), lambda: self.conjunction(depth - 1)]
+                kinds += [lambda: any_of(self.sequence(depth - 1, 2), self.primitive())]
+                kinds += [lambda: query(self.alias(), self.sequence(depth - 1, 2))]
+        if plan.timed:
+            kinds += [self.delayed, lambda: every(self.pick([2, 3]), alias=self.alias())]
+        return self.pick(kinds)()
+
+    def delayed(self) -> Any:
+        return self.primitive().after(self.pick([1, 2, 4]))
+
+    def disjunction(self) -> Expression:
+        return any_of(self.primitive(), self.primitive())
+
+    def kleene(self) -> Any:
+        minimum = self.pick([1, 0, 2])
+        maximum = self.pick([max(minimum, 1), minimum + 1, None])
+        greedy = not self.often(3)
+        if self.often(5):
+            several = any_of(self.primitive("q"), self.primitive("q"))
+            return many(several, minimum, maximum, greedy=greedy).named(self.alias())
+        return many(self.primitive(), minimum, maximum, greedy=greedy)
+
+    def conjunction(self, depth: int) -> Any:
+        size = self.pick([2, 2, 3])
+        parts = [self.operand(depth) for _ in range(size)]
+        made = all_of(*parts)
+        if self.often(3):
+            made = some_of(self.pick(range(1, size + 1)), *parts)
+        return self.conditions(made)
+
+    def conditions(self, made: Any) -> Any:
+        if self.often(4) and not self.plan.timed:
+            made = made.same("w")
+        if self.often(3):
+            made = made.within(self.pick([1, 2, 3, 5]))
+        if self.often(5):
+            made = made.where(Rising())
+        if self.plan.reading and self.often(3):
+            made = made.reading(Reads())
+        return made.context(self.pick(self.plan.contexts))
+
+    def sequence(self, depth: int, size: int = 3) -> Any:
+        plan = self.plan
+        parts: list[Expression] = []
+        for place in range(self.choose.integer(1, size)):
+            if plan.negated and self.often(4):
+                parts.append(~self.primitive("n"))
+            if plan.kleene and self.often(3):
+                parts.append(self.kleene())
+            else:
+                parts.append(self.operand(depth if place == 0 or self.often(2) else 0))
+        if all(isinstance(p, Negation) or _may_be_empty(p) for p in parts):
+            parts.append(self.primitive())  # else there is a match without events
+        if plan.ending and self.often(2):
+            parts.append(~self.primitive("n"))
+        made = seq(*parts)
+        made = made.selecting(self.pick(plan.selections))
+        made = self.conditions(made)
+        made = self.terms(made)
+        if made.window_us is None and self.needs_window(made):
+            made = made.within(self.pick([2, 3, 5]))
+        if self.often(5):
+            made = made.gap(self.pick([1, 2]))
+        return self.skips(made)
+
+    def needs_window(self, made: Seq) -> bool:
+        # A negation beside parts that may be empty needs one as if it stood at the edge.
+        solid = [
+            number
+            for number, p in enumerate(made.parts)
+            if not isinstance(p, Negation) and not _may_be_empty(p)
+        ]
+        bare = [n for n, p in enumerate(made.parts) if isinstance(p, Negation)]
+        edges = not solid or any(n < solid[0] or n > solid[-1] for n in bare)
+        return edges or any(isinstance(p, Kleene) and p.maximum is None for p in made.parts)
+
+    def terms(self, made: Seq) -> Any:
+        """Perhaps a predicate that is judged at its part."""
+        if not self.often(4):
+            return made
+        # A clock event has no attributes, so that a term of it is refused.
+        names = [p for p in made.positives if len(p.names) == 1 and not _has_clock(p)]
+        if not names:
+            return made
+        last = self.pick(names)
+        name = last.names[0]
+        if isinstance(last, Kleene) and not self.often(3):
+            x = part(name).x
+            choices = [x >= x.prev(), x.sum() >= 2, part(name).count() <= 2, x >= 1]
+            return made.where(self.pick(choices))
+        first = names[0].names[0]
+        return made.where(part(first).x <= part(name).x)
+
+    def skips(self, made: Seq) -> Any:
+        to = self.pick(self.plan.skips)
+        if to == "none":
+            return made
+        return made.skipping(to, self.pick(made.names) if to in ("to_first", "to_last") else None)
+
+    def timed(self) -> Any:
+        """What time itself completes."""
+        kind = self.pick(["sequence", "timed_out", "after", "periodic", "every"])
+        match kind:
+            case "timed_out":
+                writer = _Writer(self.choose, replace(self.plan, ending=False, timed=False))
+                inner = writer.sequence(1 if self.plan.nested else 0)
+                if _may_be_empty(inner.positives[0]):
+                    return inner  # which part would a match that times out begin with?
+                inner = inner if inner.window_us is not None else inner.within(self.pick([2, 4]))
+                return inner.timed_out()
+            case "after":
+                return self.sequence(1, 2).after(self.pick([1, 3]))
+            case "periodic":
+                start, end = self.operand(0), self.operand(0)
+                made = periodic(start, self.pick([1, 2, 3]), end, collected=self.often(2))
+                return made.context(self.pick(self.plan.contexts))
+            case "every":
+                return self.primitive() | every(self.pick([2, 3]))
+        return self.sequence(1)
+
+
+def _has_clock(part: Expression) -> bool:
+    return getattr(part, "schedule", None) is not None or any(map(_has_clock, part.children))
+
+
+def _may_be_empty(part: Expression) -> bool:
+    return isinstance(part, Kleene) and part.minimum == 0
+
+
+def _expression(choose: Chooser, plan: Plan) -> Expression:
+    writer = _Writer(choose, plan)
+    depth = 1 if plan.nested else 0
+    kinds: list[Callable[[], Expression]] = [lambda: writer.sequence(depth)] * 3
+    if plan.conjunctions:
+        kinds += [lambda: writer.conjunction(depth)]
+    if plan.timed:
+        kinds += [writer.timed] * 3
+    made: Expression = writer.pick(kinds)()
+    if plan.nested and writer.often(6):
+        made = any_of(made, writer.primitive(), writer.sequence(0, 2))
+    made.check()
+    return made
+
+
+@st.composite
+def plans(draw: st.DrawFn, plan: Plan) -> Expression:
+    """Expressions of a plan."""
+    return _expression(Drawn(draw), plan)
+
+
+def random_expression(random: Random, plan: Plan) -> Expression:
+    """An expression of a plan."""
+    return _expression(Thrown(random), plan)
+
+
+@dataclass(frozen=True)
+class Feed:
+    name: str
+    at: int
+    w: int = 0
+    x: int = 0
+    id: str | None = None
+
+    def occurrence(self, number: int) -> Occurrence:
+        params = {"w": self.w, "x": self.x, "n": f"{self.name}@{self.at}#{number}"}
+        return Occurrence(self.name, self.at, params, id=self.id)
+
+
+@dataclass(frozen=True)
+class Advance:
+    at: int
+
+
+@dataclass(frozen=True)
+class Withdraw:
+    """The feed that was so many before the last one that is left."""
+
+    back: int
+
+
+@dataclass(frozen=True)
+class Trim:
+    """To the latest time that nothing later is before, neither a feed nor what is due."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A crash: the detector's state is saved, and a fresh detector goes on from it."""
+
+
+@dataclass(frozen=True)
+class Course:
+    """Which steps a history may have.
+
+    Attributes
+    ----------
+    size : int
+        The number of feeds, at most.
+    ordered : bool
+        Whether each event is fed after time was advanced to it; else advances come at random.
+    withdrawals : int or None
+        How far back what is withdrawn may lie; None: no withdrawals.
+    """
+
+    size: int = 9
+    ordered: bool = False
+    withdrawals: int | None = None
+
+
+def _history(choose: Chooser, course: Course) -> list[Any]:
+    # Long lists first: left to itself, Hypothesis draws short ones, in which nothing matches.
+    length = choose.pick(range(course.size, -1, -1))
+    workers = choose.pick([0, 0, 1])
+    last = choose.pick([LAST, 5])
+    feeds = [
+        Feed(
+            choose.pick("ABC"),
+            choose.integer(0, last),
+            choose.integer(0, workers),
+            choose.integer(0, 1),
+            choose.pick([None, None, "a", "b"]),
+        )
+        for _ in range(length)
+    ]
+    if course.ordered or choose.integer(0, 1):
+        feeds.sort(key=lambda feed: feed.at)
+    steps: list[Any] = []
+    for feed in feeds:
+        extra = choose.integer(0, 7)
+        if extra == 7 and course.withdrawals is not None:
+            steps.append(Withdraw(choose.integer(0, course.withdrawals)))
+        elif extra == 6:
+            steps.append(Trim())
+        elif extra == 5:
+            steps.append(Cut())
+        elif extra == 4 and not course.ordered:
+            steps.append(Advance(choose.integer(0, LAST + 3)))
+        if course.ordered:
+            steps.append(Advance(feed.at))
+        steps.append(feed)
+    return [*steps, Advance(LAST + 10)]
+
+
+@st.composite
+def histories(draw: st.DrawFn, course: Course) -> list[Any]:
+    """Lists of steps."""
+    return _history(Drawn(draw), course)
+
+
+def random_history(random: Random, course: Course) -> list[Any]:
+    """A list of steps."""
+    return _history(Thrown(random), course)

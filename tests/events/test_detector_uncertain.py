@@ -1,0 +1,185 @@
+"""Events of which it is not known exactly when they happened."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import pytest
+
+from activedb.errors import PatternError, UncertainOrder
+from activedb.events import Detector, Expression, Occurrence, event, many, seq
+from activedb.events._accuracy import AccuracyInterval, LocalClock
+
+A, B, C, N = (event(name) for name in "ABCN")
+FAR = 1000
+
+
+def o(text: str) -> Occurrence:
+    """ "A1-5": an A between 1 and 5 µs, read in the middle; "A3": one at 3 µs exactly."""
+    low, _, high = text[1:].partition("-")
+    ends = int(low), int(high or low)
+    return Occurrence(text[0], AccuracyInterval(sum(ends) // 2, *ends), {"text": text})
+
+
+def run(expression: Expression, script: str, policy: Any, waiting: str = "") -> list[str]:
+    """Feed the events; the last one with `waiting` as contemporaries."""
+    detector = Detector(expression, on_uncertain=policy)
+    found: list[Occurrence] = []
+    events = [o(text) for text in script.split()]
+    for event_ in events:
+        others = [o(text) for text in waiting.split()] if event_ is events[-1] else []
+        found += detector.feed(event_, None, others)
+    return [" ".join(part.params["text"] for part in match.constituents) for match in found]
+
+
+@pytest.mark.parametrize(
+    ("expression", "script", "certain", "possible"),
+    [
+        (seq(A, B), "A0-10 B11-15", ["A0-10 B11-15"], ["A0-10 B11-15"]),
+        (seq(A, B), "A0-10 B10-15", [], ["A0-10 B10-15"]),
+        (seq(A, B), "A0-10 B5-15", [], ["A0-10 B5-15"]),
+        (seq(A, B), "B5-8 A0-10", [], ["A0-10 B5-8"]),
+        (seq(A, B), "B0-4 A5-9", [], []),
+        (seq(A, B), "A5 B5", [], []),
+        (seq(A, B), "A5 B5-6", [], ["A5 B5-6"]),
+        (seq(A, ~N, B), "A0-2 N5-6 B8-9", [], []),
+        (seq(A, ~N, B), "A0-2 N1-6 B8-9", [], ["A0-2 B8-9"]),
+        (seq(A, ~N, B), "A0-2 N9-12 B8-14", [], ["A0-2 B8-14"]),
+        (seq(A, ~N, B), "N0-1 A2-3 B8-9", ["A2-3 B8-9"], ["A2-3 B8-9"]),
+        (seq(~N, A).within(FAR), "N0-5 A4-9", [], ["A4-9"]),
+        (seq(~N, A).within(FAR), "N0-3 A4-9", [], []),
+        (
+            seq(A, many(B), C).within(FAR),
+            "A0-1 B3-6 B5-7 C9",
+            ["A0-1 B3-6 C9", "A0-1 B5-7 C9"],
+            None,
+        ),
+        (seq(A, B).selecting("next"), "A0-1 B2-3 B5-6", ["A0-1 B2-3"], ["A0-1 B2-3"]),
+        (seq(A, B).selecting("next"), "A0-1 B2-6 B5-7", ["A0-1 B2-6"], ["A0-1 B2-6", "A0-1 B5-7"]),
+    ],
+)
+def test_certain_and_possible_matches(
+    expression: Expression, script: str, certain: list[str], possible: list[str] | None
+) -> None:
+    found = run(expression, script, "certain")
+    assert found == certain
+    if possible is not None:
+        assert run(expression, script, "possible") == possible
+
+
+def test_raise_tells_the_candidates_and_changes_nothing() -> None:
+    detector = Detector(seq(A, B))
+    first, second, third = o("A0-10"), o("A1-2"), o("B5-15")
+    detector.feed(first)
+    detector.feed(second)
+    with pytest.raises(UncertainOrder) as caught:
+        detector.feed(third)
+    assert [list(parts.values()) for parts in caught.value.candidates] == [
+        [second, third],
+        [first, third],
+    ]
+    assert [list(parts.values()) for parts in caught.value.certain] == [[second, third]]
+    assert detector.partials == 2
+    assert len(detector.feed(o("B20-21"))) == 2
+
+
+def test_callback_chooses_among_the_candidates() -> None:
+    told: list[UncertainOrder] = []
+
+    def choose(error: UncertainOrder) -> Any:
+        told.append(error)
+        return error.candidates[:1]
+
+    assert run(seq(A, B), "A0-10 A1-2 B5-15", choose) == ["A1-2 B5-15"]
+    assert len(told) == 1
+
+
+def test_reading_decides_as_if_readings_were_exact() -> None:
+    assert run(seq(A, B), "A0-10 B4-8", "reading") == ["A0-10 B4-8"]
+    assert run(seq(A, B), "A0-10 B0-8", "reading") == []
+    assert run(seq(A, ~N, B), "A0-10 N3-9 B4-12", "reading") == []
+
+
+def test_chronicle_that_cannot_tell_the_oldest_is_uncertain() -> None:
+    chronicle = seq(A, B).context("chronicle")
+    assert run(chronicle, "A0-1 A2-3 B9", "certain") == ["A0-1 B9"]
+    assert run(chronicle, "A0-4 A1-3 B9", "certain") == []
+    with pytest.raises(UncertainOrder):
+        run(chronicle, "A0-4 A1-3 B9", "raise")
+    assert run(chronicle, "A0-4 A2-5 B9", "reading") == ["A0-4 B9"]
+
+
+def test_contemporary_that_may_stand_in_between_makes_a_match_uncertain() -> None:
+    assert run(seq(A, ~N, B), "A0-1 B5-8", "certain", waiting="N6-12") == []
+    assert run(seq(A, ~N, B), "A0-1 B5-8", "certain", waiting="N9-12") == ["A0-1 B5-8"]
+    assert run(seq(A, ~N, B), "A0-1 B5-8", "possible", waiting="N6-12") == ["A0-1 B5-8"]
+
+
+def test_local_clock_orders_what_intervals_do_not() -> None:
+    clock = LocalClock("boot", drift_ppb=0)
+
+    def local(name: str, reading: int) -> Occurrence:
+        stamp = AccuracyInterval(
+            reading, reading - 500, reading + 500, node="n", local_us=reading, local_clock=clock
+        )
+        return Occurrence(name, stamp)
+
+    detector = Detector(seq(A, B))
+    detector.feed(local("A", 1000))
+    assert len(detector.feed(local("B", 1010))) == 1
+    assert detector.feed(local("B", 990)) == []
+
+
+def test_end_of_a_window_is_uncertain_if_a_negated_event_may_follow() -> None:
+    expression = seq(A, ~N).within(0.0001)
+    for policy, matches in (("certain", 0), ("possible", 1)):
+        detector = Detector(expression, on_uncertain=policy)
+        detector.feed(o("A10-20"))
+        detector.feed(o("N15-30"))
+        assert len(detector.advance(FAR)) == matches
+
+
+def test_uncertain_events_are_withdrawn_like_others() -> None:
+    detector = Detector(seq(A, ~N, B))
+    first, negated = o("A0-2"), o("N1-6")
+    detector.feed(first)
+    detector.feed(negated)
+    detector.withdraw(negated)
+    assert len(detector.feed(o("B8-9"))) == 1
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        seq(A, ~N, B, C).within(9),
+        seq(A, many(B, 0, 2), C).within(9).selecting("next"),
+        seq(A, B, C).within(9).selecting("strict").context("chronicle"),
+        seq(~N, A, B).within(9).context("continuous").skipping("to_next"),
+        seq(A, B, ~N).within(9),
+        seq(A, many(B, greedy=False)).within(9).gap(3).context("recent"),
+    ],
+    ids=repr,
+)
+def test_exact_events_after_an_uncertain_one_are_matched_as_ever(expression: Expression) -> None:
+    random = Random(repr(expression))
+    matches = 0
+    for _ in range(30):
+        # Beyond the window: it only makes the detector look for what is uncertain.
+        wary, usual = Detector(expression), Detector(expression)
+        wary.feed(Occurrence("A", AccuracyInterval(-(10**9), -2 * 10**9, 0 - 10**8)))
+        wary.advance(0)
+        second = 0
+        for _ in range(40):
+            second += random.randrange(3)
+            event_ = Occurrence(random.choice("AABBCN"), second, id=random.choice([None, "a"]))
+            expected = usual.advance(event_.us) + usual.feed(event_)
+            found = wary.advance(event_.us) + wary.feed(event_)
+            assert [dict(m.parts) for m in found] == [dict(m.parts) for m in expected]
+            matches += len(found)
+    assert matches >= 5
+
+
+def test_policy_without_meaning_is_refused() -> None:
+    with pytest.raises(PatternError, match="on_uncertain takes one of"):
+        Detector(seq(A, B), on_uncertain="perhaps")

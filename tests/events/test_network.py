@@ -1,0 +1,107 @@
+"""Detectors that share common subexpressions find what they would find alone."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+
+import pytest
+
+from activedb.events import Detector, Expression, Occurrence, all_of, event, occurrence, seq
+from activedb.events._detector import Network
+
+A, B, C, D, N = (event(name) for name in "ABCDN")
+PAIR = seq(A, ~N, B).same("x").within(6)
+EXPRESSIONS: list[Expression] = [
+    seq(PAIR, C),
+    seq(PAIR, D).context("chronicle"),
+    all_of(PAIR, C).within(9),
+    seq(A, ~N, B).same("x").within(6) | D,
+]
+
+
+def o(random: Random, second: float) -> Occurrence:
+    return occurrence(random.choice("AABBCDN"), timestamp=second, x=random.randrange(2))
+
+
+def parts_of(matches: list[Occurrence]) -> list[dict[str, Occurrence]]:
+    return [dict(match.parts) or {"": match} for match in matches]
+
+
+def test_equal_subexpressions_are_evaluated_once() -> None:
+    judged = []
+
+    def judge(event_: Occurrence) -> bool:
+        judged.append(event_)
+        return True
+
+    network, pair = Network(), seq(event("A", where=judge), B)
+    detectors = [Detector(seq(pair, last), network=network) for last in (C, D)]
+    assert network.shared == 1
+    first = occurrence("A", timestamp=1)
+    for detector in detectors:
+        detector.feed(first)
+    assert judged == [first]
+    assert [detector.partials for detector in detectors] == [1, 1]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_detectors_of_a_network_equal_detectors_alone(seed: int) -> None:
+    random = Random(seed)
+    network = Network()
+    pairs = [(Detector(e, network=network), Detector(e)) for e in EXPRESSIONS]
+    assert network.shared == 1
+    fed: list[Occurrence] = []
+    second = 0.0
+    for _ in range(60):
+        second += random.randrange(3)
+        event_ = o(random, second - random.choice([0, 0, 0, 2]))
+        fed.append(event_)
+        deaf = random.randrange(len(pairs)) if random.random() < 0.03 else None
+        for number, (shared, alone) in enumerate(pairs):
+            if number != deaf:
+                assert parts_of(shared.feed(event_)) == parts_of(alone.feed(event_))
+        if random.random() < 0.05:
+            gone = random.choice(fed[-3:])
+            for shared, alone in random.sample(pairs, random.randrange(1, 4)):
+                shared.withdraw(gone)
+                alone.withdraw(gone)
+        if random.random() < 0.1:
+            for shared, alone in pairs:
+                shared.trim(int(second - 3) * 1_000_000)
+                alone.trim(int(second - 3) * 1_000_000)
+        if random.random() < 0.02:
+            random.choice(pairs)[0].detach()
+        if random.random() < 0.03:
+            number = random.randrange(len(pairs))
+            state = json.loads(json.dumps(pairs[number][0].state()))
+            restored = Detector(EXPRESSIONS[number], network=network)
+            restored.restore(state)
+            assert restored.partials == pairs[number][0].partials
+
+
+def test_detector_made_later_has_not_seen_what_came_before() -> None:
+    network = Network()
+    first = Detector(seq(PAIR, C), network=network)
+    first.feed(occurrence("A", timestamp=1, x=1))
+    second = Detector(seq(PAIR, D), network=network)
+    assert network.shared == 0
+    for number, name in enumerate("BCD"):
+        event_ = occurrence(name, timestamp=2 + number, x=1)
+        made = [len(first.feed(event_)), len(second.feed(event_))]
+        assert made == ([1, 0] if name == "C" else [0, 0])
+
+
+def test_detector_that_is_not_fed_an_event_gets_its_own_copy() -> None:
+    network = Network()
+    hearing, deaf = (Detector(seq(PAIR, last), network=network) for last in (C, D))
+    first, third = occurrence("A", timestamp=1, x=1), occurrence("B", timestamp=3, x=1)
+    for detector in (hearing, deaf):
+        detector.feed(first)
+    hearing.feed(occurrence("N", timestamp=2, x=1))  # forbids, for one of them
+    assert network.shared == 1
+    for detector in (hearing, deaf):
+        detector.feed(third)
+    assert network.shared == 0
+    assert hearing.feed(occurrence("C", timestamp=4, x=1)) == []
+    assert len(deaf.feed(occurrence("D", timestamp=4, x=1))) == 1

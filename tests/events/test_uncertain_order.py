@@ -1,0 +1,202 @@
+"""Uncertain order: the detector against every order that is possible."""
+
+from __future__ import annotations
+
+import os
+from random import Random
+from typing import Any
+
+import pytest
+
+from activedb.errors import UncertainOrder
+from activedb.events import (
+    AccuracyInterval,
+    Detector,
+    Expression,
+    LocalClock,
+    Occurrence,
+    all_of,
+    event,
+    many,
+    seq,
+)
+
+from .descriptions import Labels, described_made, described_match
+from .generation import Plan, random_expression
+from .reference import Reference
+from .uncertainty import UncertainReference, orders
+
+SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
+A, B, N = event("A"), event("B"), event("N")
+PLAN = Plan(conjunctions=True)
+
+
+def at(name: str, low: float, high: float | None = None, **more: Any) -> Occurrence:
+    """An event between two times, in seconds; its reading is in the middle."""
+    high = low if high is None else high
+    low_us, high_us = round(low * 1e6), round(high * 1e6)
+    stamp = AccuracyInterval((low_us + high_us) // 2, low_us, high_us, **more)
+    return Occurrence(name, stamp, {"w": 0, "x": 0})
+
+
+def random_events(random: Random) -> list[Occurrence]:
+    events = []
+    clock = LocalClock("one")
+    last = random.choice([2, 4, 9])
+    for number in range(random.choice([2, 3, 4, 5])):
+        name, low_us = random.choice("ABC"), random.randint(0, last) * 1_000_000
+        high_us = low_us + random.choice([0, 0, 1_000_000, 3_000_000])
+        reading_us = random.choice([low_us, high_us, (low_us + high_us) // 2])
+        more: dict[str, Any] = {}
+        if random.random() < 0.3:
+            more = {"node": "n", "local_us": reading_us, "local_clock": clock}
+        stamp = AccuracyInterval(reading_us, low_us, high_us, **more)
+        label = f"{name}{number}[{low_us // 1_000_000}, {high_us // 1_000_000}]"
+        params = {"w": 0, "x": random.randint(0, 1), "n": label}
+        events.append(Occurrence(name, stamp, params))
+    return sorted(events, key=lambda o: o.high_us) if random.random() < 0.7 else events
+
+
+def kept(detector: Detector) -> dict[str, Any]:
+    """What a detector keeps; the number of the next arrival may leave some out."""
+    return {name: value for name, value in detector.state().items() if name != "arrival"}
+
+
+POLICIES: dict[str, Any] = {
+    "certain": "certain",
+    "possible": "possible",
+    "function of all": lambda error: error.candidates,
+    "function of the certain": lambda error: error.certain,
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("seed", range(4))
+def test_uncertain_order_by_policy_equals_trying_every_order(policy: str, seed: int) -> None:
+    random, uncertain = Random(seed), 0
+    for _ in range(50 * SCALE):
+        expression, events = random_expression(random, PLAN), random_events(random)
+        reference, labels = UncertainReference(expression), Labels()
+        detector = Detector(expression, on_uncertain=POLICIES[policy])
+        for o in events:
+            labels.add(o)
+            possible, certain = reference.feed(o)
+            uncertain += len(possible) > len(certain)
+            expected = possible if policy in ("possible", "function of all") else certain
+            found = detector.feed(o)
+            assert [described_match(match, labels) for match in found] == [
+                described_made(made, labels) for made in expected
+            ], (expression, [str(o.params["n"]) for o in events], o.params["n"])
+    assert uncertain > 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_uncertain_order_raises_with_the_candidates_and_changes_nothing(seed: int) -> None:
+    random, raised = Random(seed), 0
+    for _ in range(50 * SCALE):
+        expression, events = random_expression(random, PLAN), random_events(random)
+        reference, labels = UncertainReference(expression), Labels()
+        detector = Detector(expression)
+        for o in events:
+            labels.add(o)
+            possible, certain = reference.feed(o)
+            if len(possible) == len(certain):
+                found = [described_match(match, labels) for match in detector.feed(o)]
+                assert found == [described_made(made, labels) for made in possible]
+                continue
+            reference.forget(o)
+            raised += 1
+            before = kept(detector)
+            with pytest.raises(UncertainOrder) as caught:
+                detector.feed(o)
+            assert kept(detector) == before
+            for given, expected in (
+                (caught.value.candidates, possible),
+                (caught.value.certain, certain),
+            ):
+                assert [labels.of_parts(parts) for parts in given] == [
+                    labels.of_parts(made.parts) for made in expected
+                ]
+    assert raised > 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_uncertain_order_by_readings_equals_the_definition_of_the_readings(seed: int) -> None:
+    random = Random(seed)
+    for _ in range(60 * SCALE):
+        expression, events = random_expression(random, PLAN), random_events(random)
+        reference, labels = Reference(expression), Labels()
+        detector = Detector(expression, on_uncertain="reading")
+        for o in events:
+            exact = Occurrence(o.name, o.us / 1e6, o.params)
+            for one in (o, exact):
+                labels.add(one)
+            expected = [labels.of_parts(made.parts) for made in reference.feed(exact)]
+            assert [labels.of_parts(match.parts) for match in detector.feed(o)] == expected, (
+                expression,
+                [str(o.params["n"]) for o in events],
+            )
+
+
+@pytest.mark.parametrize(
+    ("expression", "events", "possible", "certain"),
+    [
+        (seq(A, B), [at("A", 1, 2), at("B", 3, 4)], 1, 1),
+        (seq(A, B), [at("A", 1, 3), at("B", 2, 4)], 1, 0),
+        # At a common end they may be simultaneous, which is no sequence.
+        (seq(A, B), [at("A", 1, 2), at("B", 2, 4)], 1, 0),
+        (seq(A, B), [at("A", 2), at("B", 2)], 0, 0),
+        (seq(A, B), [at("A", 2, 3), at("B", 1, 2)], 0, 0),
+        (all_of(A, B), [at("A", 1, 3), at("B", 2, 4)], 1, 1),
+        # The negated event may lie between.
+        (seq(A, ~N, B), [at("A", 1, 3), at("N", 2, 4), at("B", 5)], 1, 0),
+        (seq(A, ~N, B), [at("A", 1), at("N", 2, 4), at("B", 5)], 0, 0),
+        (seq(A, ~N, B), [at("A", 3), at("N", 1, 2), at("B", 5)], 1, 1),
+        # Of two overlapping Bs, one order or the other.
+        (
+            seq(A, many(B, 2, 2), event("C")),
+            [at("A", 1), at("B", 2, 4), at("B", 3, 5), at("C", 6)],
+            2,
+            0,
+        ),
+    ],
+)
+def test_uncertain_order_of_few_events_by_hand(
+    expression: Expression, events: list[Occurrence], possible: int, certain: int
+) -> None:
+    for policy, count in (("possible", possible), ("certain", certain)):
+        detector, reference = (
+            Detector(expression, on_uncertain=policy),
+            UncertainReference(expression),
+        )
+        *before, last = events
+        for o in before:
+            detector.feed(o)
+            reference.feed(o)
+        assert len(detector.feed(last)) == count
+        assert len(reference.feed(last)[policy == "certain"]) == count
+
+
+def test_uncertain_order_of_one_local_clock_is_certain() -> None:
+    clock = LocalClock("started at noon", granularity_us=10)
+    events = [
+        at(name, 1, 3, node="n", local_us=local_us, local_clock=clock)
+        for name, local_us in (("A", 100), ("B", 200))
+    ]
+    detector = Detector(seq(A, B))
+    assert detector.feed(events[0]) == []
+    assert len(detector.feed(events[1])) == 1
+
+
+def test_orders_of_two_intervals_are_before_after_and_at_once() -> None:
+    def count(*events: Occurrence) -> int:
+        reference = UncertainReference(seq(A, many(A.named("z"), 9)).within(99))
+        for o in events:
+            reference.feed(o)
+        return sum(1 for _ in orders(reference.history.fed))
+
+    assert count(at("A", 1, 3), at("A", 2, 4)) == 3
+    assert count(at("A", 1, 2), at("A", 2, 4)) == 2
+    assert count(at("A", 1), at("A", 1, 2)) == 2
+    assert count(at("A", 1), at("A", 1)) == 1
+    assert count(at("A", 1), at("A", 2)) == 1
