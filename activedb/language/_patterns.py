@@ -1,0 +1,259 @@
+"""From parse trees to event expressions and queries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
+
+from lark import Token
+
+from activedb.errors import BadEvent, PatternError
+from activedb.events import (
+    Disjunction,
+    Expression,
+    Kleene,
+    Primitive,
+    Query,
+    Sequence,
+    all_of,
+    any_of,
+    aperiodic,
+    many,
+    periodic,
+    query,
+    seq,
+    some_of,
+)
+from activedb.events.terms import Aggregate, And, Attribute, Term
+from activedb.language._event_reader import EventReader
+from activedb.language._parser import start_of
+from activedb.language._scope import Scope
+from activedb.language._terms import TermReader
+from activedb.language._values import name_of, whole_number
+
+__all__ = ["PatternReader"]
+
+Node = Any
+E = TypeVar("E", bound=Expression)
+_QUANTIFIERS = {"PLUS": (1, None), "STAR": (0, None), "QMARK": (0, 1)}
+_THIS = frozenset(("NEW",))
+_OLD = frozenset(("OLD",))
+
+
+@dataclass(slots=True)
+class PatternReader(EventReader):
+    """Makes expressions; see `EventReader`."""
+
+    def expression(self, tree: Node) -> Expression:
+        """Return the expression of a ``pattern`` tree.
+
+        Raises
+        ------
+        RuleSyntaxError
+            If it names what there is not, or has no meaning.
+        """
+        plain, *clauses = tree.children
+        return self._with_clauses(plain, clauses)
+
+    def query(self, tree: Node) -> Query:
+        """Return the query of a ``create_query`` tree."""
+        children = [child for child in tree.children if child.data != "replace"]
+        name = name_of(children[0])
+        streams = [child for child in children if child.data == "on_stream"]
+        if len(streams) > 1:
+            raise self.source.error(start_of(streams[1]), "the stream is named twice")
+        for stream in streams:
+            self._check_stream(stream.children[0])
+        (plain,) = (child for child in children if child.data == "plain")
+        clauses = children[children.index(plain) + 1 :]
+        clauses = [c for c in clauses if c.data not in ("on_stream", "returns")]
+        returns = [child for child in children if child.data == "returns"]
+        if len(returns) > 1:
+            raise self.source.error(start_of(returns[1]), "RETURN is there twice")
+
+        def made() -> Query:
+            self._event_types = self._types_of(streams)
+            pattern = self._with_clauses(plain, clauses)
+            items = self._items(returns[0], pattern) if returns else {}
+            stream = name_of(streams[0].children[0]) if streams else None
+            return query(name, pattern, items, stream=stream)
+
+        try:
+            return self._checked(children[0], made)
+        finally:
+            self._event_types = None
+
+    def _checked(self, tree: Node, make: Callable[[], E]) -> E:
+        try:
+            return make()
+        except (PatternError, BadEvent) as error:
+            raise self.source.error(start_of(tree), str(error)) from None
+
+    # -- one pattern -----------------------------------------------------------------------
+
+    def _with_clauses(self, plain: Node, clauses: list[Node]) -> Expression:
+        children = {child.data: child for child in plain.children}
+        (atom,) = (c for c in plain.children if c.data not in ("negation", "quantifier", "alias"))
+        quantifier, alias = children.get("quantifier"), children.get("alias")
+        name = None if alias is None else name_of(alias.children[0])
+        of_ticks = (name,) if atom.data == "periodic" and name is not None else ()
+        make = partial(getattr(self, f"_{atom.data}"), atom, *of_ticks)
+        made: Expression = self._checked(atom, make)
+        if name is not None and quantifier is None and atom.data != "periodic":
+            made = self._named(made, name, alias)
+        seen: set[str] = set()
+        for clause in clauses:
+            if clause.data in seen and clause.data != "where":
+                raise self.source.error(start_of(clause), f"{_shown(clause)} is there twice")
+            seen.add(clause.data)
+            made = self._checked(clause, partial(self._clause, clause, made))
+        if quantifier is not None:
+            made = self._checked(quantifier, partial(self._kleene, quantifier, made))
+            made = made if name is None else self._named(made, name, alias)
+        return self._checked(plain, made.__invert__) if "negation" in children else made
+
+    def _named(self, made: Expression, name: str, alias: Node) -> Expression:
+        if isinstance(made, Primitive | Kleene):
+            return made.named(name)
+        raise self.source.error(start_of(alias), "AS names one event, a Kleene part, or ticks")
+
+    def _kleene(self, quantifier: Node, made: Expression) -> Kleene:
+        first, *reluctant = quantifier.children
+        if isinstance(first, Token):
+            least, most = _QUANTIFIERS[first.type]
+        else:
+            numbers = [
+                whole_number(self.source, child)
+                for child in first.children
+                if isinstance(child, Token)
+            ]
+            least, most = numbers[0], numbers[-1]
+            if len(numbers) == 1 and len(first.children) == 2:
+                most = None
+        return many(made, least, most, greedy=not reluctant)
+
+    # -- clauses ---------------------------------------------------------------------------
+
+    def _clause(self, clause: Node, made: Any) -> Expression:
+        kind, children = clause.data, clause.children
+        if kind == "where":
+            return self._where(children[0], made)
+        if kind == "same":
+            return made.same(*map(name_of, children))  # type: ignore[no-any-return]
+        if kind == "within":
+            return made.within(self._time(children[0]))  # type: ignore[no-any-return]
+        if kind == "context":
+            return made.context(name_of(children[0]))  # type: ignore[no-any-return]
+        if not isinstance(made, Sequence):
+            raise PatternError(f"{_shown(clause)} belongs to a sequence, not to {made!r}")
+        if kind == "gap":
+            return made.gap(self._time(children[0]))
+        if kind == "selection":
+            word = children[1]
+            return made.selecting((word if isinstance(word, Token) else name_of(word)).lower())
+        return made.skipping(str(children[0]).lower(), *map(name_of, children[1:]))
+
+    def _where(self, condition: Node, made: Any) -> Expression:
+        if isinstance(made, Primitive):
+            return self._where_of_one(condition, made)
+        if not hasattr(made, "predicates"):
+            raise PatternError(f"WHERE belongs to an event, a sequence or conjunction: {made!r}")
+        reader = TermReader(self.source, Scope(made.names), self.tables)
+        terms, equal = reader.conjuncts(condition)
+        if equal:
+            made = made.same(*equal)
+        for term in terms:
+            made = made.reading(term) if term.is_reading else made.where(term)
+        return made  # type: ignore[no-any-return]
+
+    def _where_of_one(self, condition: Node, made: Primitive) -> Primitive:
+        this = _THIS | {made.name}
+        reader = TermReader(self.source, Scope((), this, _OLD, is_of_one=True), self.tables)
+        terms, equal = reader.conjuncts(condition)
+        if equal:
+            raise PatternError("[…] relates the parts of a sequence: here is one event")
+        for readings in (False, True):
+            chosen = [term for term in terms if term.is_reading is readings]
+            before = made.reading if readings else made.predicate
+            if before is not None and chosen:
+                raise PatternError(f"{made!r} has its condition already: join them with AND")
+            if chosen:
+                joined = chosen[0] if len(chosen) == 1 else And(tuple(chosen))
+                made = (
+                    replace(made, reading=joined) if readings else replace(made, predicate=joined)
+                )
+        return made
+
+    def _items(self, returns: Node, pattern: Expression) -> dict[str, Term]:
+        is_one = isinstance(pattern, Primitive)
+        reader = TermReader(self.source, Scope(pattern.names), self.tables)
+        found: dict[str, Term] = {}
+        for item in returns.children:
+            condition, *alias = item.children
+            if is_one and condition.data == "reference" and len(condition.children) == 1:
+                term: Term = Attribute(pattern.names[0], name_of(condition.children[0]))
+            else:
+                term = reader.term(condition)
+            if alias:
+                name = name_of(alias[0].children[0])
+            elif isinstance(term, Attribute | Aggregate) and term.name is not None:
+                name = term.name
+            else:
+                raise self.source.error(start_of(item), f"give {term!r} a name: {term!r} AS total")
+            if name in found:
+                raise self.source.error(
+                    start_of(item), f"{name!r} is returned twice: give one another name with AS"
+                )
+            found[name] = term
+        return found
+
+    # -- operators -------------------------------------------------------------------------
+
+    def _pattern(self, tree: Node) -> Expression:
+        return self.expression(tree)
+
+    def _seq(self, tree: Node) -> Expression:
+        return seq(*map(self.expression, tree.children))
+
+    def _any_of(self, tree: Node) -> Expression:
+        return any_of(*map(self.expression, tree.children))
+
+    def _all_of(self, tree: Node) -> Expression:
+        return all_of(*map(self.expression, tree.children))
+
+    def _some_of(self, tree: Node) -> Expression:
+        count, *parts = tree.children
+        return some_of(whole_number(self.source, count), *map(self.expression, parts))
+
+    def _after(self, tree: Node) -> Expression:
+        duration, operand = tree.children
+        return self.expression(operand).after(self._time(duration))
+
+    def _periodic(self, tree: Node, alias: str = "tick") -> Expression:
+        start, period, end = tree.children[-3:]
+        return periodic(
+            self.expression(start),
+            self._time(period),
+            self.expression(end),
+            collected=len(tree.children) > 3,
+            alias=alias,
+        )
+
+    def _aperiodic(self, tree: Node) -> Expression:
+        start, what, end = map(self.expression, tree.children[-3:])
+        if not isinstance(what, Primitive | Disjunction) or not isinstance(end, Primitive):
+            raise PatternError("the second and third part of APERIODIC are primitive events")
+        return aperiodic(start, what, end, collected=len(tree.children) > 3)
+
+    def _timeout(self, tree: Node) -> Expression:
+        sequence = self.expression(tree.children[0])
+        if not isinstance(sequence, Sequence):
+            raise PatternError(f"TIMEOUT is of a sequence, not of {sequence!r}")
+        return sequence.timed_out()
+
+
+def _shown(clause: Node) -> str:
+    kind = str(clause.data)
+    return {"selection": "SELECT"}.get(kind, kind.upper())

@@ -1,0 +1,306 @@
+"""SQL in the rule language: SELECTs in conditions, and the writes of an action."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import ParseError, SqlglotError
+
+from activedb.errors import DefinitionError
+from activedb.events.terms import Attribute, Subquery
+from activedb.language._by_key import KeyWrite, key_read, key_write
+from activedb.language._references import Referring
+from activedb.language._scope import Scope
+from activedb.language._source import Source
+from activedb.language._sql_names import SqlNames
+from activedb.rules import Part
+from activedb.store import (
+    Piece,
+    delete_of,
+    insert_of,
+    insert_of_rows,
+    update_of,
+)
+
+__all__ = ["SqlWrite", "subquery_of", "write_of"]
+
+_DIALECT = "postgres"
+_WRITES = (exp.Update, exp.Insert, exp.Delete)
+
+
+@dataclass(frozen=True, slots=True)
+class SqlWrite:
+    """An UPDATE, INSERT or DELETE of an action.
+
+    Attributes
+    ----------
+    sql : str
+        As it was written.
+    kind : {"update", "insert", "delete"}
+    table : str
+        Its full name.
+    columns : tuple of str
+        That are assigned.
+    rows : tuple of tuple of Piece
+        What they are assigned: of an update one row; of an insert of a SELECT none.
+    where : Piece or None
+        Of an insert: the SELECT.
+    references : tuple of Attribute
+        What the parameters ``ref_1``, … in the pieces stand for.
+    reads, writes : frozenset of Part
+    declared : Table or None
+        None if the text was read without tables: it cannot run then.
+    by_key : KeyWrite or None
+        How it is done without SQL, under the lock of one row, if that can be.
+    """
+
+    sql: str
+    kind: str
+    table: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Piece, ...], ...]
+    where: Piece | None
+    references: tuple[Attribute, ...]
+    reads: frozenset[Part]
+    writes: frozenset[Part]
+    declared: Any = field(default=None, compare=False, repr=False)
+    by_key: KeyWrite | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def text(self) -> str:
+        """How it is written."""
+        # A comment that ends it must not take the semicolon along.
+        return f"{self.sql}\n" if "--" in self.sql.rpartition("\n")[2] else self.sql
+
+    def run(self, t: Any, o: Any) -> None:
+        """Execute it in `t` for the event `o`."""
+        table = self.declared
+        if table is None:
+            raise DefinitionError(
+                f"{self.sql!r} cannot run: read the rule with tables=, as db.rules.load_text does"
+            )
+        if self.by_key is not None and self.by_key.run(t, o, table):
+            return
+        values = {
+            f"ref_{number}": reference.evaluate(o.parts, o)
+            for number, reference in enumerate(self.references, 1)
+        }
+        rows = [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+        if self.kind == "update":
+            statement = update_of(table, rows[0], self.where, values)
+        elif self.kind == "delete":
+            statement = delete_of(table, self.where, values)
+        elif self.where is None:
+            statement = insert_of_rows(table, rows, values)
+        else:
+            statement = insert_of(table, self.columns, self.where, values)
+        t.execute(statement)
+
+
+def subquery_of(
+    source: Source, offset: int, sql: str, scope: Scope, tables: Mapping[str, Any] | None
+) -> Subquery:
+    """Return the term of a SELECT that stands at `offset` of a text.
+
+    Raises
+    ------
+    RuleSyntaxError
+        At what is no SELECT of one column, or names what there is not.
+    """
+    referring, tree = _parsed(source, offset, sql, scope)
+    names = SqlNames(referring, tables, scope.names)
+    if not isinstance(tree, exp.Select | exp.SetOperation):
+        raise source.error(offset, "a subquery is a SELECT")
+    for node in tree.walk():
+        if isinstance(node, (*_WRITES, exp.Into, exp.Lock)):
+            raise names.error(node, "a condition only reads: no INTO, FOR UPDATE, or writes in it")
+    names.resolve(tree)
+    statement, _ = referring.parameters(tree.sql(dialect=_DIALECT))
+    read = {table for table, _ in names.reads}
+    declared = (tables or {}).get(next(iter(read))) if len(read) == 1 else None
+    by_key = None if declared is None else key_read(tree, declared, referring)
+    references = tuple(referring.references)
+    return Subquery(sql.strip(), statement, references, frozenset(names.reads), by_key)
+
+
+def width_of(subquery: Subquery) -> int | None:
+    """How many columns a subquery has, if its text tells."""
+    tree = sqlglot.parse_one(subquery.statement.replace("\\:", ":"), read=_DIALECT)
+    while isinstance(tree, exp.SetOperation):
+        tree = tree.left
+    if not isinstance(tree, exp.Select) or tree.is_star:
+        return None
+    return len(tree.expressions)
+
+
+def write_of(
+    source: Source, offset: int, sql: str, scope: Scope, tables: Mapping[str, Any] | None
+) -> SqlWrite:
+    """Return the statement of an action that stands at `offset` of a text.
+
+    Raises
+    ------
+    RuleSyntaxError
+        At what is no INSERT, UPDATE or DELETE of one table, or names what there is not.
+    """
+    referring, tree = _parsed(source, offset, sql, scope)
+    names = SqlNames(referring, tables, scope.names)
+    if not isinstance(tree, _WRITES):
+        what = "reads, and does nothing with it" if isinstance(tree, exp.Query) else "is none"
+        raise source.error(
+            offset, f"an action is INSERT, UPDATE, DELETE, SIGNAL or CALL; this {what}"
+        )
+    for part, shown in (
+        ("returning", "RETURNING"),
+        ("from_", "FROM: name the other table in a subquery"),
+        ("using", "USING: name the other table in a subquery"),
+        ("conflict", "ON CONFLICT: say WHERE NOT EXISTS (…) in an INSERT … SELECT"),
+        ("with_", "WITH before it: write it in a subquery"),
+    ):
+        if tree.args.get(part):
+            raise names.error(tree, f"an action's statement takes no {shown}")
+    made = {exp.Update: _update, exp.Insert: _insert, exp.Delete: _delete}[type(tree)]
+    return made(names, tree)
+
+
+def _update(names: SqlNames, tree: Any) -> SqlWrite:
+    table, declared, own = _target(names, tree.this)
+    columns: list[str] = []
+    pieces: list[Piece] = []
+    for assignment in tree.expressions:
+        target = assignment.this
+        if not isinstance(assignment, exp.EQ) or not isinstance(target, exp.Column):
+            raise names.error(assignment, "SET takes column = value, column by column")
+        is_quoted = bool(target.this.args.get("quoted"))
+        column = names.column_of(declared, target.name, target, is_quoted=is_quoted)
+        if column in columns:
+            raise names.error(target, f"the column {column!r} is assigned twice")
+        columns.append(column)
+        pieces.append(_piece(names, assignment.expression, own))
+    if not columns:
+        raise names.error(tree, "SET takes column = value, column by column")
+    where = _where(names, tree, own)
+    writes = frozenset(("update", table, column) for column in columns)
+    made = _made(names, "update", table, declared, columns, (tuple(pieces),), where, writes)
+    values = [assignment.expression for assignment in tree.expressions]
+    return _keyed(made, columns, values, tree, names)
+
+
+def _delete(names: SqlNames, tree: Any) -> SqlWrite:
+    table, declared, own = _target(names, tree.this)
+    where = _where(names, tree, own)
+    writes: frozenset[Part] = frozenset((("delete", table, None),))
+    made = _made(names, "delete", table, declared, (), (), where, writes)
+    return _keyed(made, (), (), tree, names)
+
+
+def _insert(names: SqlNames, tree: Any) -> SqlWrite:
+    schema = tree.this
+    table, declared, _ = _target(names, schema.this if isinstance(schema, exp.Schema) else schema)
+    if isinstance(schema, exp.Schema):
+        columns = [
+            names.column_of(declared, c.name, c, is_quoted=bool(c.args.get("quoted")))
+            for c in schema.expressions
+        ]
+    elif declared is not None:
+        columns = [column.name for column in declared.columns]
+    else:
+        raise names.error(tree, f"name the columns: INSERT INTO {table} (…)")
+    found, select, rows = tree.expression, None, []
+    if isinstance(found, exp.Values):
+        for row in found.expressions:
+            cells = row.expressions if isinstance(row, exp.Tuple) else [row]
+            if len(cells) != len(columns):
+                raise names.error(row, f"{len(columns)} columns need as many values")
+            rows.append(tuple(_piece(names, cell, {}) for cell in cells))
+    elif isinstance(found, exp.Query):
+        select = _piece(names, found, {})
+    else:
+        raise names.error(tree, "INSERT takes VALUES or a SELECT")
+    writes: frozenset[Part] = frozenset((("insert", table, None),))
+    return _made(names, "insert", table, declared, columns, tuple(rows), select, writes)
+
+
+def _made(
+    names: SqlNames,
+    kind: str,
+    table: str,
+    declared: Any,
+    columns: Any,
+    rows: tuple[tuple[Piece, ...], ...],
+    where: Piece | None,
+    writes: frozenset[Part],
+) -> SqlWrite:
+    return SqlWrite(
+        sql=names.referring.sql.strip(),
+        kind=kind,
+        table=table,
+        columns=tuple(columns),
+        rows=rows,
+        where=where,
+        references=tuple(names.referring.references),
+        reads=frozenset(("read", *place) for place in names.reads),
+        writes=writes,
+        declared=declared,
+    )
+
+
+def _keyed(
+    made: SqlWrite, columns: Sequence[str], values: Sequence[exp.Expr], tree: Any, names: SqlNames
+) -> SqlWrite:
+    if made.declared is None:
+        return made
+    where = tree.args.get("where")
+    by_key = key_write(columns, values, where, made.declared, names.referring)
+    return replace(made, by_key=by_key)
+
+
+def _target(names: SqlNames, node: exp.Expr) -> tuple[str, Any, Any]:
+    if not isinstance(node, exp.Table):
+        raise names.error(node, "an action's statement is about one table")
+    if node.alias:
+        raise names.error(node, "the table that is written takes no other name with AS")
+    return names.table(node)
+
+
+def _where(names: SqlNames, tree: exp.Expr, own: Any) -> Piece | None:
+    where = tree.args.get("where")
+    return None if where is None else _piece(names, where.this, own)
+
+
+def _piece(names: SqlNames, node: exp.Expr, own: Any) -> Piece:
+    # Resolving changes the node's names in place, of a lone column perhaps the node itself.
+    names.resolve(node, own)
+    return Piece(*names.referring.parameters(node.sql(dialect=_DIALECT)))
+
+
+def _parsed(source: Source, offset: int, sql: str, scope: Scope) -> tuple[Referring, Any]:
+    referring = Referring.of(source, offset, sql, scope)
+    try:
+        found = [tree for tree in sqlglot.parse(referring.text, read=_DIALECT) if tree is not None]
+    except ParseError as error:
+        said = error.errors[0] if error.errors else {}
+        at = _offset(referring.text, said.get("line"), said.get("col"))
+        at -= len(said.get("highlight") or "")
+        what = said.get("description") or str(error).partition("\n")[0]
+        if what.startswith("Required keyword"):  # sqlglot names its class here
+            what = "something is missing here"
+        raise source.error(referring.place(max(at, 0)), f"SQL: {what.rstrip('.')}") from None
+    except SqlglotError as error:
+        raise source.error(offset, f"SQL: {str(error).partition(chr(10))[0]}") from None
+    except RecursionError:
+        raise source.error(offset, "SQL: this is nested too deeply") from None
+    if len(found) != 1:
+        raise source.error(offset, "one statement stands here")
+    return referring, found[0]
+
+
+def _offset(text: str, line: int | None, column: int | None) -> int:
+    lines = text.split("\n")
+    if line is None or column is None:
+        return 0
+    return sum(len(each) + 1 for each in lines[: line - 1]) + column

@@ -1,0 +1,104 @@
+"""Whatever stands in a text: it is read, or it is a RuleSyntaxError with its place."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import MetaData
+
+from activedb.errors import RuleSyntaxError
+from activedb.language import parse, text
+from tests.language.tables import declare
+
+SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
+TABLES = declare(MetaData()).tables
+WARD = (Path(__file__).resolve().parents[2] / "examples" / "ward.rules").read_text("utf-8")
+SCRIPT = (
+    WARD.split("CREATE RULE R2")[0]
+    + """
+CREATE RULE R3 ON UPDATE(note) ON log REFERENCING NEW AS n OLD AS o FOR EACH EVENT
+COUPLING deferred PRIORITY -3 AFTER R1 ON ABORT rule WHEN n.note != o.note
+BEGIN INSERT INTO log (id, note) VALUES (n.id + 1, CASE WHEN 1 = 1 THEN 'x' END);
+SIGNAL s(a = n.id, "b" = SUM(x.y)); DELETE FROM log WHERE id IN (SELECT max(id) FROM log) END;
+CREATE OR REPLACE QUERY Q PATTERN SEQ(A AS a, (B WHERE x BETWEEN 1 AND 2){2,5}?, !C, D+)
+WHERE PREV(B.x) < B.x WITHIN 1.5 min GAP 3 ms SELECT next SKIP to_last D CONTEXT recent
+RETURN A.x AS y, COUNT(B) AS n; ALTER RULE R3 SET PRIORITY 3; DROP QUERY IF EXISTS Q;
+CREATE QUERY Q4 PATTERN PERIODIC*(A, 3 s, ANY(B, CRON '* * * * *')) AS t
+"""
+)
+WORDS = re.findall(r"\w+|\s+|.", SCRIPT, re.DOTALL)
+WHERES = st.integers(0, len(WORDS))
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> str:
+    """The script with some words left out, moved, or put in."""
+    words = list(WORDS)
+    for _ in range(draw(st.integers(1, 3))):
+        at = draw(WHERES)
+        how = draw(st.sampled_from(["cut", "copy", "put", "end"]))
+        if how == "cut":
+            del words[at : at + draw(st.integers(1, 6))]
+        elif how == "copy":
+            other = draw(WHERES)
+            words[at:at] = WORDS[other : other + draw(st.integers(1, 6))]
+        elif how == "put":
+            words.insert(at, draw(st.one_of(st.text(max_size=3), st.sampled_from("'\"()[];$-/*"))))
+        else:
+            del words[at:]
+    return "".join(words)
+
+
+def read(script: str) -> None:
+    refused = None
+    try:
+        statements = parse(script, tables=TABLES)
+    except RuleSyntaxError as error:
+        refused = error
+    if refused is None:
+        printed = ";\n".join(map(text, statements))
+        assert parse(printed, tables=TABLES) == statements
+        return
+    lines = script.split("\n")
+    assert 1 <= refused.line <= len(lines)
+    assert 1 <= refused.column <= len(lines[refused.line - 1]) + 1
+    assert refused.excerpt
+
+
+@settings(max_examples=200 * SCALE, deadline=None)
+@given(damaged())
+@example(SCRIPT)
+def test_damaged_text_is_read_or_refused_with_its_place(script: str) -> None:
+    read(script)
+
+
+@settings(max_examples=100 * SCALE, deadline=None)
+@given(st.text(max_size=60))
+def test_any_text_is_read_or_refused_with_its_place(script: str) -> None:
+    read(script)
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "CREATE QUERY Q PATTERN " + "(" * 5_000 + "A" + ")" * 5_000,
+        "CREATE QUERY Q PATTERN A WHERE " + "NOT " * 5_000 + "x",
+        "CREATE QUERY Q PATTERN A WHERE 1 = (SELECT " + "(" * 5_000 + "1" + ")" * 5_000 + ")",
+        "CREATE QUERY Q PATTERN A WHERE x = 1" + " + 1" * 5_000,
+        "CREATE QUERY Q PATTERN A WHERE x = " + "9" * 5_000,
+        "CREATE QUERY Q PATTERN A WHERE x = INTERVAL '" + "9" * 30 + " days'",
+        "CREATE QUERY Q PATTERN SEQ(A, B) WITHIN " + "9" * 30 + " days",
+        "CREATE QUERY Q PATTERN SEQ(A, B) WITHIN 0 s",
+        "CREATE QUERY Q PATTERN CRON '* * * * *' ZONE '../etc'",
+        "CREATE RULE R ON A PRIORITY " + "9" * 30 + " SIGNAL s",
+        "CREATE RULE R ON A BEGIN UPDATE log SET note = 'x' WHERE 1 = 1; END END",
+    ],
+)
+def test_text_out_of_all_bounds_is_refused(script: str) -> None:
+    with pytest.raises(RuleSyntaxError):
+        parse(script, tables=TABLES)
