@@ -1,0 +1,29 @@
+"""Detection of patterns in columns of events, compiled. See README.md."""
+
+from __future__ import annotations
+
+from activedb.errors import ConfigurationError
+
+try:
+    import numpy  # noqa: F401
+    import pyarrow  # noqa: F401
+except ModuleNotFoundError as missing:
+    raise ConfigurationError(
+        f"columns of events need {missing.name}: pip install 'activedb[columnar]'"
+    ) from missing
+
+from activedb.columnar._columns import EventColumns
+from activedb.columnar._detector import ColumnarDetector
+from activedb.columnar._fallback import BatchDetector, BatchMatches, detector_for
+from activedb.columnar._matches import Matches
+from activedb.columnar._plan import supports
+
+__all__ = [
+    "BatchDetector",
+    "BatchMatches",
+    "ColumnarDetector",
+    "EventColumns",
+    "Matches",
+    "detector_for",
+    "supports",
+]

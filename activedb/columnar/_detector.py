@@ -1,0 +1,251 @@
+"""The columnar detector: batches of events in, matches out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from activedb.columnar._columns import EventColumns, Ints, Table
+from activedb.columnar._contexts import CUMULATIVE
+from activedb.columnar._engines import engine_for
+from activedb.columnar._jit import check_compiler
+from activedb.columnar._keys import KeyNumbers
+from activedb.columnar._matches import Chunk, Matches
+from activedb.columnar._plan import Listener, Plan, plan_of
+from activedb.columnar._programs import Program, Programs, why_no_program
+from activedb.errors import BadEvent
+from activedb.events.terms import Term
+
+if TYPE_CHECKING:
+    from activedb.events import Expression
+
+__all__ = ["ColumnarDetector", "checked_place"]
+
+_KEYS_MIN = 1024
+_KEPT_ROWS_MIN = 65_536
+
+
+class ColumnarDetector:
+    """Finds the matches of one sequence in batches of events in columns.
+
+    It gives the matches that a `Detector` gives that is fed the same events one by one, those of
+    each batch in the order of their places. What it keeps from batch to batch is bounded by the
+    events within the window, in memory that grows and then is used again.
+
+    Not thread-safe. REQUIRES, of every method: the caller holds whatever latch guards the detector.
+
+    Parameters
+    ----------
+    expression : Expression
+        What to look for: one for which `supports` has no reason why not.
+    name : str, optional
+        The name of the composite occurrences; by default the query's, or the expression's repr.
+
+    Raises
+    ------
+    PatternError
+        If the matches of `expression` cannot be found in columns, with the reason.
+    ConfigurationError
+        If numba is not installed.
+
+    Attributes
+    ----------
+    expression : Expression
+        As given.
+    horizon_us : int or None
+        How far before the end of a match its events reach: the window.
+    """
+
+    def __init__(self, expression: Expression, *, name: str | None = None):
+        self._plan: Plan = plan_of(expression)
+        check_compiler()
+        self.expression = expression
+        self.horizon_us = self._plan.expression.window_us
+        self._name = name or self._plan.name
+        self._keys = KeyNumbers(self._plan.expression.attributes)
+        self._engine = engine_for(self._plan)
+        self._conditions = {
+            listener: Programs((Program(listener.primitive.predicate, 0),), ())
+            for listener in self._plan.listeners
+            if isinstance(listener.primitive.predicate, Term)
+            and not listener.primitive.predicate.part_names
+            and why_no_program(listener.primitive.predicate) is None
+        }
+        context = self._plan.context == CUMULATIVE
+        self._tuples = [context or kleene for kleene in self._plan.kleene]
+        self._rows = 0  # fed so far
+        self._keys_max = _KEYS_MIN
+        self._last: tuple[int, str] | None = None  # the place of the latest event
+        self._chunks: list[Chunk] = []
+
+    @property
+    def partials(self) -> int:
+        """The number of events retained because a later match may need them."""
+        return self._engine.partials
+
+    def feed(self, events: EventColumns | Table) -> Matches:
+        """Take a batch and return the matches that its events complete.
+
+        Parameters
+        ----------
+        events : EventColumns, or a pyarrow table as that of an atomic batch
+            In any order within the batch, but none before an event of an earlier one.
+
+        Raises
+        ------
+        BadEvent
+            If an event is before one of an earlier batch, by time and id, or lacks an attribute of
+            ``same`` or of a term, or its value cannot be compared; what a predicate of one event
+            raises passes through. Nothing has changed then. What a function over several events
+            raises passes through, too, but the batch has been taken.
+
+        Notes
+        -----
+        Complexity: O(n) for n events in order, else O(n log n); each event that may complete a
+        match looks at those of its key that are within the window; and O(k) for k constituents.
+        """
+        columns = events if isinstance(events, EventColumns) else EventColumns.of_table(events)
+        order = columns.order()
+        last = checked_place(columns, order, self._last)
+        masks = self._masks(columns)
+        rows = np.flatnonzero(masks) if order is None else order[masks[order] != 0]
+        self._engine.prepare(columns, rows, masks[rows])
+        keys_of = self._keys.number(columns, rows)
+        self._engine.grow(len(self._keys))
+        chunk = Chunk(np.arange(self._rows, self._rows + len(columns)), columns)
+        found = self._engine.run(columns.us[rows], rows + self._rows, keys_of, masks[rows])
+        matches = Matches(
+            self._plan.names,
+            self._name,
+            columns.us[rows[found.at]],
+            found.rows,
+            found.counts,
+            self._tuples,
+            [*self._chunks, chunk] if len(found.at) else [],
+            self._plan.returns,
+        )
+        self._rows += len(columns)
+        self._last = last
+        self._keep(chunk)
+        if self._plan.filters and len(matches):
+            return matches.only(
+                [all(judge(o.parts) for judge in self._plan.filters) for o in matches.occurrences()]
+            )
+        return matches
+
+    def advance(self, us: int) -> Matches:
+        """Tell that no event before `us` is fed any more; time alone completes none of its matches.
+
+        As `trim`, and returns none.
+        """
+        self.trim(us)
+        none = np.empty(0, np.int64)
+        return Matches(self._plan.names, self._name, none, none, None, self._tuples, [])
+
+    def trim(self, before_us: int) -> None:
+        """Forget the events that no match ending at or after `before_us` can need.
+
+        The caller promises that every event fed from now on is at or after `before_us`
+        (microseconds since the epoch). Without a window nothing can be forgotten.
+        """
+        if self._last is None or self._last[0] < before_us:
+            self._last = (before_us, "")
+        if self.horizon_us is None:
+            return
+        self._engine.forget(before_us - self.horizon_us)
+        self._drop_chunks()
+
+    # -- what a batch is made of -----------------------------------------------------------
+
+    def _masks(self, columns: EventColumns) -> Ints:
+        """Per row which parts take it, positive and negated ones."""
+        by_code = np.zeros(len(columns.keys), np.int64)
+        judged: list[Listener] = []
+        for listener in self._plan.listeners:
+            if listener.primitive.predicate is not None:
+                judged.append(listener)
+            elif listener.primitive.key in columns.keys:
+                by_code[columns.keys.index(listener.primitive.key)] |= 1 << listener.bit
+        masks: Ints = by_code[columns.codes]
+        for listener in judged:
+            if listener.primitive.key in columns.keys:
+                code = columns.keys.index(listener.primitive.key)
+                rows = np.flatnonzero(columns.codes == code)
+                masks[rows[self._judged(listener, columns, rows)]] |= 1 << listener.bit
+        return masks
+
+    def _judged(self, listener: Listener, columns: EventColumns, rows: Ints) -> Any:
+        """Which of some events a listener takes."""
+        condition = self._conditions.get(listener)
+        if condition is not None:
+            return condition.hold(columns, rows)
+        taken = columns.take(rows).to_occurrences()
+        return np.fromiter((listener.primitive.takes(o) for o in taken), bool, len(rows))
+
+    # -- what is kept ----------------------------------------------------------------------
+
+    def _keep(self, chunk: Chunk) -> None:
+        """Keep what later matches may need of a batch."""
+        if len(chunk.rows):
+            self._chunks.append(chunk)
+        self._drop_chunks()
+        kept = sum(len(chunk.rows) for chunk in self._chunks)
+        if kept > 4 * self.partials + _KEPT_ROWS_MIN:
+            rows = np.sort(self._engine.kept_rows())
+            self._chunks = [c for chunk in self._chunks if len((c := chunk.only(rows)).rows)]
+        if self.horizon_us is not None and len(self._keys) > self._keys_max:
+            self._forget_keys()
+
+    def _drop_chunks(self) -> None:
+        """Drop the batches before that of the oldest event in the ring."""
+        if not self._engine.partials:
+            self._chunks.clear()
+            return
+        oldest = self._engine.oldest_row
+        drop = 0
+        while self._chunks[drop].rows[-1] < oldest:
+            drop += 1
+        del self._chunks[:drop]
+
+    def _forget_keys(self) -> None:
+        """Forget the keys that have no event within the window."""
+        assert self._last is not None
+        assert self.horizon_us is not None
+        kept = self._engine.living(len(self._keys), self._last[0] - self.horizon_us)
+        self._keys.keep(kept)
+        self._engine.keep(kept)
+        self._keys_max = max(_KEYS_MIN, 2 * len(kept))
+
+
+def checked_place(
+    columns: EventColumns, order: Ints | None, last: tuple[int, str] | None
+) -> tuple[int, str] | None:
+    """The place, time and id, of the latest event of a batch; `last` if it has none.
+
+    Parameters
+    ----------
+    order : array of int64 or None
+        As `EventColumns.order` gives it.
+    last : (int, str) or None
+        The place of the latest event of the batches before.
+
+    Raises
+    ------
+    BadEvent
+        If an event of the batch is before that.
+    """
+    if not len(columns):
+        return last
+    first_row, last_row = (0, -1) if order is None else (int(order[0]), int(order[-1]))
+    if last is not None and _place(columns, first_row) < last:
+        raise BadEvent(
+            f"a batch begins at {int(columns.us[first_row])} µs, before what was fed or trimmed, "
+            f"at {last[0]} µs: order the events first, as streams do up to a punctuation"
+        )
+    return _place(columns, last_row)
+
+
+def _place(columns: EventColumns, row: int) -> tuple[int, str]:
+    id_ = None if columns.ids is None else columns.ids[row].as_py()
+    return int(columns.us[row]), id_ or ""

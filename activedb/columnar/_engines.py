@@ -1,0 +1,231 @@
+"""The two ways to find matches: kernels, with the state that they go on from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from activedb.columnar._columns import EventColumns, Ints
+from activedb.columnar._contexts import CUMULATIVE, NEVER_US
+from activedb.columnar._nodes import EVENT_COLUMNS, NODE_COLUMNS, follows_of
+from activedb.columnar._plan import Plan
+from activedb.columnar._programs import Programs
+from activedb.columnar._runs import run_runs
+from activedb.columnar._stacks import run_stacks
+
+__all__ = ["Engine", "Found", "RunEngine", "StackEngine", "engine_for"]
+
+_RING_SIZE = 1024
+_TEXTS_MIN = 1024
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Found:
+    """The matches of a batch.
+
+    Attributes
+    ----------
+    rows : array of int64
+        The constituents of all matches, one after the other.
+    counts : array of int64 or None
+        How many each part of each match has; None: one each.
+    at : array of int64
+        Of each match the place, among the events given, of the one that completed it.
+    """
+
+    rows: Ints
+    counts: Ints | None
+    at: Ints
+
+
+class Engine(Protocol):
+    """Keeps events and finds matches."""
+
+    @property
+    def partials(self) -> int:
+        """How many events are kept."""
+
+    @property
+    def oldest_row(self) -> int:
+        """The row of the oldest event that is kept. REQUIRES: there is one."""
+
+    def kept_rows(self) -> Ints:
+        """The rows of all events that are kept."""
+
+    def prepare(self, columns: EventColumns, rows: Ints, masks: Ints) -> None:
+        """Read what else is needed of a batch's events; raises `BadEvent` if it is not there."""
+
+    def run(self, us: Ints, rows: Ints, keys_of: Ints, masks: Ints) -> Found:
+        """Take events in the order of their places."""
+
+    def forget(self, before_us: int) -> None:
+        """Forget the events before a time."""
+
+    def grow(self, keys: int) -> None:
+        """Have room for so many keys."""
+
+    def living(self, keys: int, before_us: int) -> Ints:
+        """Which of the keys have something that is not before a time."""
+
+    def keep(self, kept: Ints) -> None:
+        """Forget all keys but those with these numbers, which become 0, 1, and so on."""
+
+
+def engine_for(plan: Plan) -> Engine:
+    """The one that does for a plan."""
+    return RunEngine(plan) if plan.keeps_runs else StackEngine(plan)
+
+
+class _Ring:
+    """Events in a ring, and numbers per key: what both engines have.
+
+    Attributes
+    ----------
+    heads : int
+        How many of the columns of a key's numbers are serials; all others are times.
+    """
+
+    def __init__(self, plan: Plan, columns: int, heads: int, widths: int):
+        self._plan = plan
+        self._ring: Ints = np.empty((_RING_SIZE, columns), np.int64)
+        self._base = self._top = 0  # serials of the first event and of that after the last one
+        self._heads = heads
+        self._keys = self._no_keys(0, heads + widths)
+
+    @staticmethod
+    def _no_keys(count: int, width: int) -> Ints:
+        return np.full((count, width), NEVER_US, np.int64)
+
+    @property
+    def partials(self) -> int:
+        return self._top - self._base
+
+    @property
+    def oldest_row(self) -> int:
+        return int(self._ring[self._base & (len(self._ring) - 1), 1])
+
+    def kept_rows(self) -> Ints:
+        rows: Ints = self._ring[np.arange(self._base, self._top) & (len(self._ring) - 1), 1]
+        return rows
+
+    def prepare(self, columns: EventColumns, rows: Ints, masks: Ints) -> None:
+        """Need nothing else."""
+
+    def forget(self, before_us: int) -> None:
+        last = len(self._ring) - 1
+        while self._base < self._top and self._ring[self._base & last, 0] < before_us:
+            self._base += 1
+
+    def grow(self, keys: int) -> None:
+        if keys > len(self._keys):
+            more = self._no_keys(max(keys, 2 * len(self._keys)) - len(self._keys), self._width)
+            self._keys = np.concatenate((self._keys, more))
+
+    def living(self, keys: int, before_us: int) -> Ints:
+        table = self._keys[:keys]
+        alive = (table[:, self._heads :] >= before_us).any(axis=1)
+        alive |= (table[:, : self._heads] >= self._head_base).any(axis=1)
+        return np.flatnonzero(alive)
+
+    def keep(self, kept: Ints) -> None:
+        self._keys = self._keys[kept]
+
+    @property
+    def _width(self) -> int:
+        return int(self._keys.shape[1])
+
+    @property
+    def _head_base(self) -> int:
+        return self._base
+
+
+class StackEngine(_Ring):
+    """A stack of events per key and part: no Kleene parts, no conditions over several events."""
+
+    def __init__(self, plan: Plan):
+        parts = len(plan.names)
+        super().__init__(plan, 3 + 2 * (parts - 1), parts - 1, 3 * parts)
+
+    def run(self, us: Ints, rows: Ints, keys_of: Ints, masks: Ints) -> Found:
+        plan = self._plan
+        self._ring, self._base, self._top, found, counts, at = run_stacks(
+            us,
+            rows,
+            keys_of,
+            masks,
+            len(plan.names),
+            plan.window_us,
+            plan.gap_us,
+            plan.is_next,
+            plan.negates_start,
+            plan.context,
+            self._keys,
+            self._ring,
+            self._base,
+            self._top,
+        )
+        return Found(found, counts if plan.context == CUMULATIVE else None, at)
+
+
+class RunEngine(_Ring):
+    """Partial matches, one by one, in a tree of nodes."""
+
+    def __init__(self, plan: Plan):
+        parts = len(plan.names)
+        super().__init__(plan, EVENT_COLUMNS, parts, 2 * parts)
+        self._programs = Programs(plan.programs, plan.names)
+        self._values = np.empty((_RING_SIZE, len(self._programs.columns)))
+        self._nodes: Ints = np.empty((_RING_SIZE, NODE_COLUMNS), np.int64)
+        self._node_base = self._node_top = 0
+        least = np.array(plan.least, np.int64)
+        self._shape = (
+            least,
+            np.array(plan.most, np.int64),
+            np.array(plan.kleene, bool),
+            np.array(plan.greedy, bool),
+            *follows_of(least),
+        )
+        self._texts_max = _TEXTS_MIN
+        self._loaded: tuple[npt.NDArray[np.float64], Ints] | None = None
+
+    def prepare(self, columns: EventColumns, rows: Ints, masks: Ints) -> None:
+        if self._programs.texts > self._texts_max:
+            living = np.arange(self._base, self._top) & (len(self._ring) - 1)
+            values = self._values[living]
+            self._programs.keep_texts(values)
+            self._values[living] = values
+            self._texts_max = max(_TEXTS_MIN, 2 * self._programs.texts)
+        self._loaded = self._programs.load(columns, rows, masks)
+
+    def run(self, us: Ints, rows: Ints, keys_of: Ints, masks: Ints) -> Found:
+        assert self._loaded is not None, "run before prepare"
+        plan, programs = self._plan, self._programs
+        self._ring, self._values, self._nodes, state, found, counts, at = run_runs(
+            (us, rows, keys_of, masks, *self._loaded),
+            self._shape,
+            (programs.code, programs.ends, programs.parts, programs.prevs, programs.literals),
+            (plan.window_us, plan.gap_us, plan.is_next, plan.negates_start, plan.context),
+            self._keys,
+            self._ring,
+            self._values,
+            self._nodes,
+            (self._base, self._top, self._node_base, self._node_top),
+        )
+        self._base, self._top, self._node_base, self._node_top = state
+        self._loaded = None
+        return Found(found, counts, at)
+
+    @property
+    def _head_base(self) -> int:
+        return self._node_base
+
+    def forget(self, before_us: int) -> None:
+        super().forget(before_us)
+        last = len(self._nodes) - 1
+        while self._node_base < self._node_top and (
+            self._nodes[self._node_base & last, 1] < before_us
+        ):
+            self._node_base += 1
