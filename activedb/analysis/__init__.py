@@ -2,15 +2,17 @@
 
 from activedb.analysis._analysis import Analysis, Verdict, analyze, rule_as_dict
 from activedb.analysis._confluence import Conflict, Pair
-from activedb.analysis._effects import Change, Effects, Read, Signal, Unresolved
+from activedb.analysis._effects import Change, Effects, Outside, Read, Signal, Unresolved
 from activedb.analysis._explanation import Explanation, Step, explain, profile_named
-from activedb.analysis._profile import Listening, Profile, Role, reads_of
+from activedb.analysis._listening import TIME, Listening, Role
+from activedb.analysis._profile import Profile, reads_of
 from activedb.analysis._svg import draw_svg
 from activedb.analysis._termination import Cycle
 from activedb.analysis._text import draw_text, explained, printable, rule_text
 from activedb.analysis._triggering import Cause, Edge
 
 __all__ = [
+    "TIME",
     "Analysis",
     "Cause",
     "Change",
@@ -20,6 +22,7 @@ __all__ = [
     "Effects",
     "Explanation",
     "Listening",
+    "Outside",
     "Pair",
     "Profile",
     "Read",

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from activedb.analysis._confluence import Pair, pairs_among
+from activedb.analysis._listening import event_text
 from activedb.analysis._profile import Profile
 from activedb.analysis._termination import Cycle, cycles_among
 from activedb.analysis._triggering import Edge, edges_between
@@ -88,6 +89,7 @@ class Analysis:
                         "bounded": cycle.is_bounded,
                         "bounds": list(cycle.bounds),
                         "restarts": list(cycle.restarts),
+                        "delayed": list(cycle.delayed),
                     }
                     for cycle in self.cycles
                 ],
@@ -143,13 +145,14 @@ def rule_as_dict(profile: Profile) -> dict[str, Any]:
     return {
         "name": profile.name,
         "event": profile.event,
+        "listens": [{"event": each.event, "role": str(each.role)} for each in profile.listens],
         "coupling": str(profile.coupling),
         "priority": profile.priority,
         "condition_action": str(profile.condition_action),
         "after": list(profile.after),
         "reads": [_dotted(read.table, read.column) for read in effects.reads],
         "writes": [f"{c.kind} {_dotted(c.table, c.column)}" for c in effects.changes],
-        "raises": [signal.name for signal in effects.signals],
+        "raises": [event_text(signal.key) for signal in effects.signals],
         "unresolved": [
             {"place": each.place, "why": each.why, "kinds": sorted(each.kinds)}
             for each in effects.unresolved
@@ -162,6 +165,7 @@ def _edge(edge: Edge) -> dict[str, Any]:
         "source": edge.source,
         "target": edge.target,
         "triggers": edge.triggers,
+        "triggers_later": edge.triggers_later,
         "reason": edge.reason,
     }
 

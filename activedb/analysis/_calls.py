@@ -148,6 +148,9 @@ class Calls(ABC):
                 self.given_away(atom.inside, node, to)
             elif isinstance(atom, Local) or (isinstance(atom, Known) and self._is_ours(atom.thing)):
                 self.follow(atom, [], {}, node)
+            elif isinstance(atom, Known) and (below := _objects.emitted(atom.thing)) is not None:
+                self.found.raises_calls(node, below.__qualname__)
+                self.given_away(frozenset((Known(below),)), node, to)
 
     def of_transaction_attribute(self, name: str, node: ast.AST) -> Value:
         """What ``t.name`` stands for."""
@@ -252,6 +255,10 @@ class Calls(ABC):
         is_spread: bool,
     ) -> Value:
         thing = function.thing
+        below = _objects.emitted(thing)
+        if below is not None:
+            self.found.raises_calls(node, below.__qualname__)
+            return self.call_atom(Known(below), args, named, node, True, is_spread)
         if self._is_ours(thing):
             return self.follow(function, args, named, node, is_spread=is_spread)
         if thing is functools.partial and args:

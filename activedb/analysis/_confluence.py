@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from activedb.analysis._effects import Change, Read
+from activedb.analysis._listening import event_text
 from activedb.analysis._profile import Profile
 from activedb.analysis._spheres import RuleSphere, spheres_of
 from activedb.analysis._triggering import Edge
@@ -113,9 +114,8 @@ def _groups(profiles: Sequence[Profile]) -> Iterator[tuple[str, Coupling, list[P
         for profile in members:
             for key in sorted(profile.completing):
                 by_key.setdefault(key, []).append(profile)
-        for (kind, name), triggered in sorted(by_key.items()):
-            event = name if kind == "event" else f"{kind} {name}"
-            yield f"{mode}, at one event: {event}", mode, triggered
+        for key, triggered in sorted(by_key.items()):
+            yield f"{mode}, at one event: {event_text(key)}", mode, triggered
 
 
 def _is_ordered(mode: Coupling, a: Profile, b: Profile) -> bool:

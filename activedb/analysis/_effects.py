@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-__all__ = ["ALL_KINDS", "Change", "Effects", "Read", "Signal", "Unresolved"]
+__all__ = ["ALL_KINDS", "Change", "Effects", "Outside", "Read", "Signal", "Unresolved"]
 
 ALL_KINDS = frozenset({"reads", "writes", "raises"})
 
@@ -52,6 +52,11 @@ class Change:
     column: str | None = None
     place: str = field(default="", compare=False)
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """The key of its event."""
+        return (self.kind, self.table)
+
     def __str__(self) -> str:
         verb = {"insert": "inserts into", "update": "updates", "delete": "deletes from"}[self.kind]
         return f"{verb} {_dotted(self.table, self.column)}"
@@ -59,20 +64,41 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """An application event that may be raised.
+    """An application event that may be raised, or the event of a call.
 
     Attributes
     ----------
     name : str
     place : str
         As in `Read`.
+    kind : {"event", "call", "return"}
+        Of the last two, `name` is a function's: its calls are events (`Database.emits`).
     """
 
     name: str
     place: str = field(default="", compare=False)
+    kind: str = "event"
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The key of its event."""
+        return (self.kind, self.name)
 
     def __str__(self) -> str:
-        return f"raises {self.name}"
+        verb = {"event": "raises", "call": "calls", "return": "returns from"}[self.kind]
+        return f"{verb} {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """An event that no rule raises: of a clock, of a stream that is late, the passing of time.
+
+    Attributes
+    ----------
+    key : tuple of (str, str)
+    """
+
+    key: tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +152,7 @@ class Effects:
         return cls(
             tuple(sorted(dict.fromkeys(reads), key=lambda r: (r.table, r.column or ""))),
             tuple(sorted(dict.fromkeys(changes), key=lambda c: (c.table, c.kind, c.column or ""))),
-            tuple(sorted(dict.fromkeys(signals), key=lambda s: s.name)),
+            tuple(sorted(dict.fromkeys(signals), key=lambda s: (s.name, s.kind))),
             tuple(dict.fromkeys(unresolved)),
         )
 

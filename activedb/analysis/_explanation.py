@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from activedb.analysis._analysis import Analysis
-from activedb.analysis._effects import Change, Signal
-from activedb.analysis._profile import Profile, Role
+from activedb.analysis._effects import Change, Outside, Signal
+from activedb.analysis._listening import Role, event_text
+from activedb.analysis._profile import Profile
 from activedb.analysis._triggering import Edge
 from activedb.errors import DefinitionError
 from activedb.spelling import did_you_mean
@@ -60,12 +61,15 @@ class Explanation:
     event : str
     steps : tuple of Step
         Immediate rules, then deferred ones, then those with a top-level transaction.
+    later : tuple of str
+        Rules that time triggers, perhaps, after it.
     contributes, forbids : tuple of str
-        Rules for which it is an earlier part of a sequence, or a negated one.
+        Rules for which it is another part of the pattern, or keeps it from occurring.
     """
 
     event: str
     steps: tuple[Step, ...]
+    later: tuple[str, ...]
     contributes: tuple[str, ...]
     forbids: tuple[str, ...]
 
@@ -74,6 +78,7 @@ class Explanation:
         return {
             "event": self.event,
             "triggers": [_step(step) for step in self.steps],
+            "later": list(self.later),
             "contributes": list(self.contributes),
             "forbids": list(self.forbids),
         }
@@ -87,7 +92,9 @@ def explain(analysis: Analysis, event: str) -> Explanation:
     analysis : Analysis
     event : str
         A signal's or stream event's name, ``"insert accounts"``, ``"update accounts"``,
-        ``"update accounts.balance"``, ``"delete accounts"`` (a colon does for the space).
+        ``"update accounts.balance"``, ``"delete accounts"``, ``"late ward"`` for late events of
+        the stream ward (a colon does for the space); a clock event as it is shown, ``"EVERY 60s"``;
+        ``"time"`` for all that time triggers.
 
     Raises
     ------
@@ -110,6 +117,7 @@ def explain(analysis: Analysis, event: str) -> Explanation:
     return Explanation(
         event=_shown(effect),
         steps=_steps(triggered, by_name, leaving, told),
+        later=tuple(hearing[Role.LATER]),
         contributes=tuple(hearing[Role.CONTRIBUTES]),
         forbids=tuple(hearing[Role.FORBIDS]),
     )
@@ -188,7 +196,7 @@ def _unfolded(
     return Step(name, profile.coupling, profile.priority, turn, reason, then, left_out)
 
 
-def _effect(analysis: Analysis, event: str) -> Change | Signal:
+def _effect(analysis: Analysis, event: str) -> Change | Outside | Signal:
     keys = {part.key for profile in analysis.rules for part in profile.listens}
     for profile in analysis.rules:
         keys |= {(c.kind, c.table) for c in profile.effects.changes}
@@ -203,18 +211,19 @@ def _effect(analysis: Analysis, event: str) -> Change | Signal:
             return Change(kind, place)
         if kind == "update" and (kind, table) in keys:
             return Change(kind, table, column)
-    known = [name if kind == "event" else f"{kind} {name}" for kind, name in keys]
+    for key in sorted(keys):
+        if event_text(key) in (event, event.replace(":", " ", 1)):
+            return Outside(key)
+    known = [event_text(key) for key in keys]
     raise DefinitionError(
         f"no rule listens to an event {event!r} or raises it; "
         f"{did_you_mean(event.replace(':', ' ', 1) if found else event, known)}"
     )
 
 
-def _shown(effect: Change | Signal) -> str:
-    if isinstance(effect, Signal):
-        return effect.name
-    column = "" if effect.column is None else f".{effect.column}"
-    return f"{effect.kind} {effect.table}{column}"
+def _shown(effect: Change | Outside | Signal) -> str:
+    column = effect.column if isinstance(effect, Change) else None
+    return event_text(effect.key) + ("" if column is None else f".{column}")
 
 
 def _step(step: Step) -> dict[str, Any]:

@@ -26,9 +26,10 @@ from activedb.analysis._values import (
     Value,
 )
 
-__all__ = ["attribute", "elements", "is_database", "items_of", "known", "subscript"]
+__all__ = ["attribute", "elements", "emitted", "is_database", "items_of", "known", "subscript"]
 
 _ITEMS_MAX = 1000
+_EMITTING = "activedb.engine._methods"
 _CONTAINERS = (list, tuple, set, frozenset, dict)
 _NAMED_FIELD: type = type(inspect.FullArgSpec.__dict__["args"])  # a field of a named tuple
 _MISSING: Any = object()
@@ -65,6 +66,15 @@ def is_database(thing: Any) -> bool:
         callable(inspect.getattr_static(kind, name, None))
         for name in ("signal", "transaction", "rule")
     )
+
+
+def emitted(thing: Any) -> FunctionType | None:
+    """The function below one whose calls are events (`Database.emits`); None if it is no such."""
+    # By where it was made: that room stands above this one.
+    if isinstance(thing, FunctionType) and thing.__globals__.get("__name__") == _EMITTING:
+        below = inspect.getattr_static(thing, "__wrapped__", None)
+        return below if isinstance(below, FunctionType) else None
+    return None
 
 
 def attribute(thing: Any, name: str) -> Value:

@@ -5,60 +5,23 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import dataclass, replace
 from types import FunctionType
 from typing import Any
 
 from activedb.analysis._effects import Change, Effects, Read, Signal, Unresolved
-from activedb.analysis._objects import known
+from activedb.analysis._listening import TIME, Listening, Role, listening_of
+from activedb.analysis._objects import emitted, known
 from activedb.analysis._reading import Reading
 from activedb.analysis._recorder import Recorder
 from activedb.analysis._source import file_of
 from activedb.analysis._values import DATA, TRANSACTION, Bound, Known, Value
-from activedb.events import Disjunction, Expression, Negation, Primitive, Sequence
+from activedb.events import Expression, Primitive
+from activedb.events.terms import Subquery, Term
 from activedb.rules import Part, Rule
 from coupling import ConditionAction, Coupling
 
-__all__ = ["Listening", "Profile", "Role", "reads_of"]
-
-
-class Role(StrEnum):
-    """What an event does for a rule that listens to it.
-
-    ``COMPLETES``: it triggers the rule. ``CONTRIBUTES``: it is an earlier part of a sequence.
-    ``FORBIDS``: it is a negated part.
-    """
-
-    COMPLETES = "completes"
-    CONTRIBUTES = "contributes"
-    FORBIDS = "forbids"
-
-
-@dataclass(frozen=True, slots=True)
-class Listening:
-    """A primitive event that a rule listens to.
-
-    Attributes
-    ----------
-    key : tuple of (str, str)
-        As in `Expression.keys`.
-    columns : tuple of str
-        Of an update: one of them must change. Empty: any.
-    role : Role
-    """
-
-    key: tuple[str, str]
-    columns: tuple[str, ...]
-    role: Role
-
-    def hears(self, effect: Change | Signal) -> bool:
-        """Whether `effect` may be such an event."""
-        if isinstance(effect, Signal):
-            return self.key == ("event", effect.name)
-        return self.key == (effect.kind, effect.table) and (
-            not self.columns or effect.column is None or effect.column in self.columns
-        )
+__all__ = ["Profile", "reads_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +41,9 @@ class Profile:
     condition_action : ConditionAction
     after : tuple of str
         Rules that end before it starts, if they are triggered together.
+    watches : tuple of Read
+        What predicates in its event read of the shared store, when an event that it listens to is
+        raised.
     """
 
     name: str
@@ -88,6 +54,7 @@ class Profile:
     effects: Effects
     condition_action: ConditionAction = ConditionAction.IMMEDIATE
     after: tuple[str, ...] = ()
+    watches: tuple[Read, ...] = ()
 
     @classmethod
     def of(cls, rule: Rule) -> Profile:
@@ -95,15 +62,17 @@ class Profile:
 
         O(its source, with the functions of its module that it calls). Nothing of it is run.
         """
+        effects, watched = _effects(rule), _watched(rule)
         return cls(
             rule.name,
             repr(rule.on),
             rule.coupling,
             rule.priority,
-            _listening(rule.on),
-            _effects(rule),
+            listening_of(rule.on),
+            replace(effects, unresolved=effects.unresolved + watched.unresolved),
             rule.condition_action,
             rule.after,
+            watched.reads,
         )
 
     @property
@@ -123,26 +92,13 @@ class Profile:
 
     @property
     def completing(self) -> frozenset[tuple[str, str]]:
-        """Keys of the events that trigger it."""
+        """Keys of the events that trigger it; `TIME` is one of them if time does."""
         return frozenset(part.key for part in self.listens if part.role is Role.COMPLETES)
 
-
-def _listening(on: Expression) -> tuple[Listening, ...]:
-    if isinstance(on, Primitive):
-        return (Listening(on.key, on.columns, Role.COMPLETES),)
-    if isinstance(on, Disjunction):
-        found = [Listening(part.key, part.columns, Role.COMPLETES) for part in on.parts]
-        return tuple(dict.fromkeys(found))
-    if isinstance(on, Sequence):
-        *_, last = on.parts
-        found = []
-        for part in on.parts:
-            primitive = part.operand if isinstance(part, Negation) else part
-            role = Role.FORBIDS if part is not primitive else Role.CONTRIBUTES
-            role = Role.COMPLETES if part is last else role
-            found.append(Listening(primitive.key, primitive.columns, role))
-        return tuple(dict.fromkeys(found))
-    return tuple(Listening(key, (), Role.COMPLETES) for key in sorted(on.keys))
+    @property
+    def is_timed(self) -> bool:
+        """Whether time alone may trigger it: a clock event, a delay, the end of a window."""
+        return TIME in self.completing
 
 
 def reads_of(function: Any, params: Mapping[str, Any]) -> list[Part] | str:
@@ -189,6 +145,36 @@ def _inferred(rule: Rule) -> Effects:
     )
 
 
+def _watched(rule: Rule) -> Effects:
+    """What the predicates read that are in the rule's event."""
+    where = f"in the event of {rule.name}"
+    reads: list[Read] = []
+    unresolved: list[Unresolved] = []
+    waiting: list[Expression] = [rule.on]
+    while waiting:
+        expression = waiting.pop()
+        waiting += expression.children
+        # Of sequences and conjunctions `reading` is what adds one.
+        if isinstance(expression, Primitive):
+            readings = () if expression.reading is None else (expression.reading,)
+        else:
+            readings = getattr(expression, "readings", ())
+        for reading in readings:
+            if isinstance(reading, Term):
+                for each in reading.walk():
+                    if isinstance(each, Subquery):
+                        reads += [Read(table, column, where) for table, column in each.reads]
+                continue
+            found = _of_function(reading, {})
+            reads += [Read(read.table, read.column, where) for read in found.reads]
+            unresolved += [
+                Unresolved(each.place, each.why, frozenset(("reads",)))
+                for each in found.unresolved
+                if "reads" in each.kinds
+            ]
+    return Effects.of(reads, unresolved=unresolved)
+
+
 def _of_function(function: Any, params: Mapping[str, Any]) -> Effects:
     args: list[Value] = [frozenset((TRANSACTION,)), frozenset((DATA,))]
     named = {name: frozenset((known(value),)) for name, value in params.items()}
@@ -205,7 +191,11 @@ def _of_function(function: Any, params: Mapping[str, Any]) -> Effects:
             return Effects(unresolved=(Unresolved(shown, why),))
         args = [frozenset((Known(thing),)), *args]
         thing = method
-    found = Recorder(file_of(thing))
+    below = emitted(thing)
+    found = Recorder(file_of(below or thing))
+    if below is not None:
+        found.raises_calls(ast.Pass(lineno=below.__code__.co_firstlineno), below.__qualname__)
+        thing = below
     reading = Reading(found, file=thing.__code__.co_filename)
     node = inspect.signature(thing).parameters
     takes = {name for name in named if name in node or _takes_all(node)}

@@ -85,6 +85,11 @@ class Recorder:
             else:
                 self.unresolved(node, "signal() of a name that cannot be told", {"raises"})
 
+    def raises_calls(self, node: ast.AST, function: str) -> None:
+        """Note that a function is called whose calls are events."""
+        for kind in ("call", "return"):
+            self._signals.append(Signal(function, self.place(node), kind))
+
     def _of_statement(self, node: ast.AST, sql: Sql, kinds: Collection[str]) -> None:
         if sql.problem:
             self.unresolved(node, sql.problem, kinds)

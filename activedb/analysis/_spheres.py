@@ -25,6 +25,7 @@ class RuleSphere:
     changes : mapping of table to (mapping of Change to rule)
         What is written, and which of the rules does so; the nearest one.
     reads : mapping of table to (mapping of Read to rule)
+        Also what is read when one of them raises an event: by predicates of those who listen.
     """
 
     profile: Profile
@@ -45,11 +46,17 @@ def spheres_of(profiles: Sequence[Profile], edges: Sequence[Edge]) -> dict[str, 
     for edge in edges:
         if edge.triggers and by_name[edge.target].coupling.is_child:
             inner[edge.source].append(edge.target)
-    return {profile.name: _sphere(profile, by_name, inner) for profile in profiles}
+    raised: dict[str, list[Read]] = {name: [] for name in by_name}
+    for edge in edges:
+        raised[edge.source] += by_name[edge.target].watches
+    return {profile.name: _sphere(profile, by_name, inner, raised) for profile in profiles}
 
 
 def _sphere(
-    root: Profile, by_name: Mapping[str, Profile], inner: Mapping[str, list[str]]
+    root: Profile,
+    by_name: Mapping[str, Profile],
+    inner: Mapping[str, list[str]],
+    raised: Mapping[str, list[Read]],
 ) -> RuleSphere:
     waits = root.coupling.is_child and not root.coupling.starts_at_event
     first = [
@@ -71,6 +78,6 @@ def _sphere(
         effects = by_name[name].effects
         for change in effects.changes:
             changes.setdefault(change.table, {}).setdefault(change, name)
-        for read in effects.reads:
+        for read in (*effects.reads, *raised[name]):
             reads.setdefault(read.table, {}).setdefault(read, name)
     return RuleSphere(root, tuple(rules), changes, reads)

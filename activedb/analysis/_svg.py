@@ -25,6 +25,8 @@ text { font: 13px sans-serif; fill: #222 } text.mode { font-size: 10px; fill: #6
 rect { fill: #f6f8fa; stroke: #57606a } rect.opaque { stroke-dasharray: 4 3 }
 rect.cycle { stroke: #cf222e; stroke-width: 2 }
 path { fill: none; stroke: #57606a; marker-end: url(#tip) } path.part { stroke-dasharray: 5 4 }
+path.later { stroke-dasharray: 9 3 2 3 } circle.clock { fill: #fff; stroke: #57606a }
+path.hands { marker-end: none }
 path.cycle { stroke: #cf222e; stroke-width: 2 }"""
 
 
@@ -32,8 +34,9 @@ def draw_svg(analysis: Analysis) -> str:
     """Draw the triggering graph; the same analysis always gives the same text.
 
     Rules are boxes, dashed if opaque, red if in a cycle. An arrow means that the one may trigger
-    the other; dashed, that it only adds a part to the other's sequence or forbids it. Pointing at
-    an arrow shows the reason.
+    the other; dashes and dots, that time may trigger the other after it; dashed, that it only adds
+    a part to the other's pattern or forbids it. Rules that time may trigger have a clock. Pointing
+    at an arrow shows the reason.
 
     Notes
     -----
@@ -54,7 +57,8 @@ def draw_svg(analysis: Analysis) -> str:
     ]
     for edge in analysis.edges:
         cycle = in_cycle.get(edge.source)
-        is_red = edge.triggers and cycle is not None and cycle == in_cycle.get(edge.target)
+        drives = edge.triggers or edge.triggers_later
+        is_red = drives and cycle is not None and cycle == in_cycle.get(edge.target)
         lines.append(_arrow(edge, places, is_red=is_red))
     for profile in analysis.rules:
         lines.append(_box(profile, places[profile.name], is_red=profile.name in in_cycle))
@@ -109,7 +113,8 @@ def _arrow(edge: Edge, places: Mapping[str, tuple[int, int]], *, is_red: bool) -
             f"M{start[0]},{start[1] - 6} C{start[0] + middle},{start[1] - 16} "
             f"{x2 + wide + middle},{end_y + 10} {x2 + wide},{end_y}"
         )
-    kinds = [*(["cycle"] if is_red else []), *([] if edge.triggers else ["part"])]
+    line = "later" if edge.triggers_later else "part"
+    kinds = [*(["cycle"] if is_red else []), *([] if edge.triggers else [line])]
     kind = f' class="{" ".join(kinds)}"' if kinds else ""
     told = _escaped(f"{edge.source} → {edge.target}: {edge.reason}")
     return f'<path{kind} d="{path}"><title>{told}</title></path>'
@@ -128,7 +133,15 @@ def _box(profile: Profile, place: tuple[int, int], *, is_red: bool) -> str:
         f'<rect{kind} x="{x}" y="{y}" width="{_BOX[0]}" height="{_BOX[1]}" rx="5"/>'
         f'<text x="{x + 10}" y="{y + 17}">{_escaped(short)}</text>'
         f'<text class="mode" x="{x + 10}" y="{y + 32}">'
-        f"{_escaped(f'{profile.coupling}{priority}{opaque}')}</text></g>"
+        f"{_escaped(f'{profile.coupling}{priority}{opaque}')}</text>"
+        f"{_clock(x + _BOX[0] - 12, y + 12) if profile.is_timed else ''}</g>"
+    )
+
+
+def _clock(x: int, y: int) -> str:
+    return (
+        f'<circle class="clock" cx="{x}" cy="{y}" r="6"/>'
+        f'<path class="hands" d="M{x},{y - 4} V{y} H{x + 3}"><title>by time</title></path>'
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import networkx as nx
 
+from activedb.analysis._listening import Listening, Role
 from activedb.analysis._profile import Profile
 from activedb.analysis._triggering import Edge
 
@@ -24,7 +25,7 @@ class Cycle:
     rules : tuple of str
         In the order of the rule set.
     edges : tuple of Edge
-        Those among them that trigger.
+        Those among them that trigger, at once or with time.
     is_certain : bool
         Whether what is known of the rules makes the cycle. If not, what an opaque rule may do
         besides could close it.
@@ -34,6 +35,8 @@ class Cycle:
     restarts : tuple of str
         Rules among them that start a top-level transaction: runs through these end never, as
         bounds count within one.
+    delayed : tuple of str
+        Rules among them that time triggers, after events of the others: neither do these.
     """
 
     rules: tuple[str, ...]
@@ -41,11 +44,12 @@ class Cycle:
     is_certain: bool
     bounds: tuple[str, ...]
     restarts: tuple[str, ...]
+    delayed: tuple[str, ...] = ()
 
     @property
     def is_bounded(self) -> bool:
         """Whether something ends every run through it."""
-        return not self.restarts
+        return not self.restarts and not self.delayed
 
     @property
     def ending(self) -> str:
@@ -53,6 +57,8 @@ class Cycle:
         if self.restarts:
             rules = ", ".join(self.restarts)
             return f"nothing bounds it: {rules} begins a top-level transaction each time"
+        if self.delayed:
+            return f"nothing bounds it: time triggers {', '.join(self.delayed)} anew each time"
         return f"bounded by {' and '.join(self.bounds)}: a run that reaches it fails"
 
 
@@ -63,22 +69,23 @@ def cycles_among(profiles: Sequence[Profile], edges: Sequence[Edge]) -> tuple[Cy
 
     Notes
     -----
-    Only events that complete a rule's expression count: a rule fires as often as those occur.
-    (Aiken, Hellerstein, Widom 1995, section 5.) Rules that may do more than is known are
-    given edges to all rules, through one node.
+    Only events that complete a rule's expression count, at once or with time: a rule fires as
+    often as those occur. (Aiken, Hellerstein, Widom 1995, section 5.) Rules that may do more than
+    is known are given edges, through one node, to all rules but those that wait for clocks or late
+    events alone.
     """
     by_name = {profile.name: profile for profile in profiles}
     place = {name: number for number, name in enumerate(by_name)}
     graph = nx.DiGraph()
     graph.add_nodes_from(by_name)
-    triggering = [edge for edge in edges if edge.triggers]
+    triggering = [edge for edge in edges if edge.triggers or edge.triggers_later]
     graph.add_edges_from((edge.source, edge.target) for edge in triggering)
     certain = _components(graph)
     opaque = [p.name for p in profiles if p.effects.may_raise_anything]
     maybe: list[set[str]] = []
     if opaque:
         graph.add_edges_from((name, _ANYTHING) for name in opaque)
-        graph.add_edges_from((_ANYTHING, name) for name in by_name)
+        graph.add_edges_from((_ANYTHING, p.name) for p in profiles if _can_be_raised(p))
         maybe = [found for found in _components(graph) if found not in certain]
     number_of = {name: number for number, found in enumerate(certain) for name in found}
     inside: list[list[Edge]] = [[] for _ in certain]
@@ -106,6 +113,17 @@ def _components(graph: nx.DiGraph) -> list[set[str]]:
     return found
 
 
+def _can_be_raised(profile: Profile) -> bool:
+    return any(
+        (part.role is Role.COMPLETES or _is_later(part)) and not part.is_outside
+        for part in profile.listens
+    )
+
+
+def _is_later(part: Listening) -> bool:
+    return part.role is Role.LATER
+
+
 def _cycle(
     names: set[str],
     edges: list[Edge],
@@ -121,9 +139,15 @@ def _cycle(
     deferred = nx.DiGraph()
     deferred.add_nodes_from(n for n in rules if modes[n].is_child and not modes[n].starts_at_event)
     deferred.add_edges_from(
-        (e.source, e.target) for e in edges if e.source in deferred and e.target in deferred
+        (e.source, e.target)
+        for e in edges
+        if e.triggers and e.source in deferred and e.target in deferred
     )
     in_cycles = bool(_components(deferred)) or (not is_certain and len(deferred) > 0)
     bounds = ["cascade_max"] if nesting else []
     bounds += ["cycles_max"] if in_cycles else []
-    return Cycle(rules, tuple(edges), is_certain, tuple(bounds), restarts)
+    late = {edge.target for edge in edges if edge.triggers_later}
+    if not is_certain:
+        late |= {name for name in rules if any(_is_later(p) for p in by_name[name].listens)}
+    delayed = tuple(name for name in rules if name in late)
+    return Cycle(rules, tuple(edges), is_certain, tuple(bounds), restarts, delayed)

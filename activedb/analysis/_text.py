@@ -12,6 +12,7 @@ from rich.tree import Tree
 from activedb.analysis._analysis import Analysis
 from activedb.analysis._effects import Change, Read, Signal
 from activedb.analysis._explanation import Explanation, Step
+from activedb.analysis._listening import Role
 from activedb.analysis._profile import Profile
 from activedb.analysis._triggering import Edge
 from coupling import ConditionAction
@@ -21,13 +22,20 @@ __all__ = ["draw_text", "explained", "printable", "rule_text"]
 _WIDTH = 10_000  # a terminal breaks lines by itself
 _DEPTH_MAX = 12
 _REASONS_SHOWN = 8
+_ROLES = {
+    Role.COMPLETES: "triggered by",
+    Role.LATER: "by time, after",
+    Role.CONTRIBUTES: "with",
+    Role.FORBIDS: "unless",
+}
 
 
 def draw_text(analysis: Analysis) -> str:
     """Draw an analysis: the triggering graph as a tree, cycles, pairs, opaque rules.
 
-    ``──▶`` may trigger; ``┄┄▷`` only adds a part to a sequence, or forbids it. Each rule is
-    unfolded once, ``↺`` where that was above, ``↓`` where it follows below. O(rules + edges).
+    ``──▶`` may trigger; ``┄┄▶`` may have time trigger; ``┄┄▷`` only adds a part to a pattern, or
+    forbids it. Each rule is unfolded once, ``↺`` where that was above, ``↓`` where it follows
+    below. O(rules + edges).
     """
     trees = _triggering(analysis)
     termination = Tree(Text(f"termination: {analysis.terminates}", style="bold"))
@@ -42,7 +50,7 @@ def draw_text(analysis: Analysis) -> str:
         branch = termination.add(_line(f"cycle: {names}"))
         branch.add(_line(cycle.ending))
         for edge in cycle.edges:
-            branch.add(_line(f"{edge.source} ──▶ {edge.target}: {edge.reason}"))
+            branch.add(_line(f"{edge.source} {_arrow(edge)} {edge.target}: {edge.reason}"))
     confluence = Tree(Text(f"confluence: {analysis.is_confluent}", style="bold"))
     for pair in analysis.pairs:
         branch = confluence.add(_line(f"{pair.first} ↔ {pair.second} ({pair.together})"))
@@ -68,7 +76,8 @@ def explained(explanation: Explanation) -> str:
     if not explanation.steps:
         root.add(_line("triggers no rule by itself"))
     for names, what in (
-        (explanation.contributes, "an earlier part for"),
+        (explanation.later, "time may trigger after it"),
+        (explanation.contributes, "another part for"),
         (explanation.forbids, "forbids"),
     ):
         if names:
@@ -79,7 +88,13 @@ def explained(explanation: Explanation) -> str:
 def rule_text(analysis: Analysis, profile: Profile) -> str:
     """Draw one rule: what it listens to, what it may do, who triggers it, whom it triggers."""
     root = Tree(_line(_titled(profile), "bold"))
-    root.add(_line(f"on {profile.event}"))
+    on = root.add(_line(f"on {profile.event}"))
+    roles: dict[Role, dict[str, None]] = {}
+    for part in profile.listens:
+        roles.setdefault(part.role, {})[part.event] = None
+    if len(profile.listens) > 1:
+        for role, events in roles.items():
+            on.add(_line(f"{_ROLES[role]}: {', '.join(events)}"))
     if profile.after:
         root.add(_line(f"after {', '.join(profile.after)}"))
     effects = profile.effects
@@ -90,9 +105,9 @@ def rule_text(analysis: Analysis, profile: Profile) -> str:
         root.add(_line(f"opaque, {unresolved}"))
     for edge in analysis.edges:
         if edge.target == profile.name:
-            root.add(_line(f"◀── {edge.source}: {edge.reason}"))
+            root.add(_line(f"{_arrow(edge, back=True)} {edge.source}: {edge.reason}"))
         if edge.source == profile.name:
-            root.add(_line(f"──▶ {edge.target}: {edge.reason}"))
+            root.add(_line(f"{_arrow(edge)} {edge.target}: {edge.reason}"))
     return _printed([root])
 
 
@@ -124,7 +139,7 @@ def _triggering(analysis: Analysis) -> list[Tree]:
         waiting = [(root, edge, 1) for edge in leaving.get(name, ())][::-1]
         while waiting:
             above, edge, depth = waiting.pop()
-            arrow = "──▶" if edge.triggers else "┄┄▷"
+            arrow = _arrow(edge)
             next_ones = leaving.get(edge.target, ())
             mark = ""
             if next_ones and edge.target in told:
@@ -138,6 +153,14 @@ def _triggering(analysis: Analysis) -> list[Tree]:
                 told.add(edge.target)
                 waiting += [(branch, each, depth + 1) for each in next_ones][::-1]
     return trees
+
+
+def _arrow(edge: Edge, *, back: bool = False) -> str:
+    if edge.triggers:
+        return "◀──" if back else "──▶"
+    if edge.triggers_later:
+        return "◀┄┄" if back else "┄┄▶"
+    return "◁┄┄" if back else "┄┄▷"
 
 
 def _add_steps(root: Tree, steps: tuple[Step, ...]) -> None:
@@ -156,8 +179,9 @@ def _titled(profile: Profile) -> str:
     priority = "" if profile.priority is None else f", priority {profile.priority}"
     if profile.condition_action is not ConditionAction.IMMEDIATE:
         priority += f", action {profile.condition_action}"
+    timed = ", by time" if profile.is_timed else ""
     opaque = ", opaque" if profile.effects.is_opaque else ""
-    return f"{profile.name} [{profile.coupling}{priority}{opaque}]"
+    return f"{profile.name} [{profile.coupling}{priority}{timed}{opaque}]"
 
 
 def _line(text: str, style: str = "") -> Text:

@@ -6,9 +6,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from activedb.analysis._effects import Change, Signal
-from activedb.analysis._profile import Listening, Profile, Role
+from activedb.analysis._listening import Listening, Role
+from activedb.analysis._profile import Profile
 
 __all__ = ["Cause", "Edge", "edges_between", "listeners"]
+
+
+_NOTES = {
+    Role.COMPLETES: "",
+    Role.LATER: ", after which time completes the pattern",
+    Role.CONTRIBUTES: ", another part of the pattern",
+    Role.FORBIDS: ", which the pattern forbids",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +37,7 @@ class Cause:
 
     def __str__(self) -> str:
         place = f" ({self.effect.place})" if self.effect.place else ""
-        note = {
-            Role.COMPLETES: "",
-            Role.CONTRIBUTES: ", an earlier part of the sequence",
-            Role.FORBIDS: ", which the sequence forbids",
-        }
-        return f"{self.effect}{place}{note[self.role]}"
+        return f"{self.effect}{place}{_NOTES[self.role]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +58,13 @@ class Edge:
 
     @property
     def triggers(self) -> bool:
-        """Whether the source by itself can trigger the target (else it only adds a part)."""
+        """Whether the source by itself can trigger the target, at once."""
         return any(cause.role is Role.COMPLETES for cause in self.causes)
+
+    @property
+    def triggers_later(self) -> bool:
+        """Whether the source by itself can have time trigger the target."""
+        return any(cause.role is Role.LATER for cause in self.causes)
 
     @property
     def reason(self) -> str:
@@ -87,13 +96,9 @@ def edges_between(profiles: Sequence[Profile]) -> tuple[Edge, ...]:
         causes: dict[str, dict[Cause, None]] = {}
         effects: list[Change | Signal] = [*source.effects.changes, *source.effects.signals]
         for effect in effects:
-            for target, part in by_key.get(_key(effect), ()):
+            for target, part in by_key.get(effect.key, ()):
                 if part.hears(effect):
                     causes.setdefault(target.name, {})[Cause(effect, part.role)] = None
         for name in sorted(causes, key=place.__getitem__):
             edges.append(Edge(source.name, name, tuple(causes[name])))
     return tuple(edges)
-
-
-def _key(effect: Change | Signal) -> tuple[str, str]:
-    return ("event", effect.name) if isinstance(effect, Signal) else (effect.kind, effect.table)

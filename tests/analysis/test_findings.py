@@ -93,7 +93,7 @@ def test_edge_into_a_sequence_triggers_only_by_its_last_part() -> None:
         ("B", False),
         ("C", True),
     ]
-    assert "earlier part" in edges[0].reason
+    assert "another part of the pattern" in edges[0].reason
     assert "forbids" in edges[1].reason
 
 

@@ -1,0 +1,116 @@
+"""What the roles of events say, held against detectors over random expressions and streams."""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from activedb.analysis._listening import TIME, Role, listening_of
+from activedb.events import Detector, Occurrence, Periodic, TimedOut
+from tests.events.generation import CONTEXTS, Plan, random_expression
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from activedb.events import Expression
+
+CASES = 400
+EVERYTHING = Plan(
+    ending=True,
+    nested=True,
+    timed=True,
+    conjunctions=True,
+    contexts=("unrestricted", *CONTEXTS),
+    selections=("any", "next", "strict"),
+    skips=("none", "to_next", "past_last"),
+)
+UNRESTRICTED = Plan(ending=True, nested=True, timed=True, conjunctions=True)
+
+
+@dataclass(frozen=True)
+class Made:
+    """A match, and the key of the event whose feed made it; that of time if none did."""
+
+    by: tuple[str, str]
+    parts: tuple[object, ...]
+
+
+def cases(scale: int, of: str, plan: Plan) -> Iterator[tuple[str, Expression, list[Occurrence]]]:
+    """Expressions, each with a stream in time order, and what the failure is to be found by."""
+    for number in range(CASES * scale):
+        seed = f"{os.environ['ACTIVEDB_TEST_SEED']} {of} {number}"
+        draw = random.Random(seed)
+        expression = random_expression(draw, plan)
+        at = 0
+        events = []
+        for n in range(draw.randrange(2, 14)):
+            at += draw.choice([0, 1, 1, 2])
+            params = {"w": draw.randrange(2), "x": draw.randrange(3), "n": n}
+            events.append(Occurrence(draw.choice("ABC"), at, params))
+        yield f"{seed}: {expression!r}", expression, events
+
+
+def made_of(expression: Expression, events: Sequence[Occurrence]) -> list[Made]:
+    """What a detector makes of a stream that is followed by silence."""
+    detector = Detector(expression)
+    made: list[Made] = []
+
+    def told(by: tuple[str, str], matches: Sequence[Occurrence]) -> None:
+        for match in matches:
+            parts = [(match.us, *_leaves(part)) for part in match.parts.values()]
+            made.append(Made(by, tuple(parts) or _leaves(match)))
+
+    for o in events:
+        told(TIME, detector.advance(o.us))
+        told(o.key, detector.feed(o))
+    told(TIME, detector.advance(events[-1].us + 20_000_000 if events else 0))
+    return made
+
+
+def _leaves(part: Occurrence | tuple[Occurrence, ...]) -> tuple[object, ...]:
+    elements = part if isinstance(part, tuple) else (part,)
+    return tuple((o.name, o.us, o.params.get("n")) for o in elements)
+
+
+def test_match_is_made_only_by_what_completes_its_expression(scale: int) -> None:
+    by_time = 0
+    for told, expression, events in cases(scale, "completes", EVERYTHING):
+        completing = {p.key for p in listening_of(expression) if p.role is Role.COMPLETES}
+        for made in made_of(expression, events):
+            assert made.by in completing, told
+            by_time += made.by == TIME
+    assert by_time > 100
+
+
+def test_events_that_only_help_never_prevent_and_the_other_way_round(scale: int) -> None:
+    helped = prevented = 0
+    for told, expression, events in cases(scale, "helps", UNRESTRICTED):
+        # What a time-out has as its parts, and which end closes a period, is no yes or no.
+        if any(isinstance(each, Periodic | TimedOut) for each in _walk(expression)):
+            continue
+        everything = {made.parts for made in made_of(expression, events)}
+        for name in "ABC":
+            roles = {p.role for p in listening_of(expression) if p.key == ("event", name)}
+            without = [o for o in events if o.name != name]
+            # The clock begins with the first event and ends after the last: these must stay.
+            if name in (events[0].name, events[-1].name):
+                continue
+            left = {made.parts for made in made_of(expression, without)}
+            if Role.FORBIDS not in roles:
+                assert left <= everything, told
+                helped += left < everything
+            if roles == {Role.FORBIDS}:
+                assert left >= everything, told
+                prevented += left > everything
+            if not roles:
+                assert left == everything, told
+    assert helped > 50
+    assert prevented > 0
+
+
+def _walk(expression: Expression) -> Iterator[Expression]:
+    yield expression
+    for child in expression.children:
+        yield from _walk(child)
