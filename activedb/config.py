@@ -81,6 +81,11 @@ class Settings(BaseSettings):
         ``memory://`` always here, as no other process can see it.
     quarantine_after : int
         After how many failures in a row a rule that fails alone is not run any more; 0: never.
+    partials_max : int
+        Occurrences that the detector of one rule keeps for later matches, unless the rule says
+        another number; beyond it the oldest are forgotten, or the event is refused (``on_full``).
+        0: any number; then rules evaluate common subexpressions together, which those that have a
+        bound cannot.
     batch_events_max : int
         Events in one atomic batch.
     recording : str
@@ -118,6 +123,7 @@ class Settings(BaseSettings):
     cascade_order: Literal["depth_first", "breadth_first"] = "depth_first"
     firings: Literal["here", "queue"] = "here"
     quarantine_after: int = Field(default=10, ge=0)
+    partials_max: int = Field(default=1_000_000, ge=0)
     batch_events_max: int = Field(default=2_000, ge=1)
     recording: Literal["off", "sampled", "full"] = "off"
     recording_one_in: int = Field(default=100, ge=1)

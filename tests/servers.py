@@ -45,10 +45,11 @@ def embedded_server() -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def plain_server() -> Iterator[str]:
+def plain_server(*settings: str) -> Iterator[str]:
     """Yield the URL of a PostgreSQL server as people run it: TCP on loopback, a password.
 
-    The system's own programs are preferred to those of the embedded server.
+    The system's own programs are preferred to those of the embedded server. Each of `settings` is
+    one of its configuration, ``name=value``.
     """
     account = server_account()
     programs = _system_programs() or postgres_programs(account)
@@ -62,7 +63,7 @@ def plain_server() -> Iterator[str]:
             *(account, folder, programs / "initdb", "-D", "data", "-U", "tester", "-E", "UTF8"),
             *("--locale=C", "--auth=scram-sha-256", "--pwfile=password", "--no-sync"),
         )
-        port = _start(account, folder, programs)
+        port = _start(account, folder, programs, settings)
         try:
             yield f"postgresql+psycopg://tester:{password}@127.0.0.1:{port}/postgres"
         finally:
@@ -101,7 +102,7 @@ def _system_programs() -> Path | None:
     return found[max(found)] if found else None
 
 
-def _start(account: Account, folder: Path, programs: Path) -> int:
+def _start(account: Account, folder: Path, programs: Path, settings: tuple[str, ...]) -> int:
     """Start the server on a free port; another one when somebody took it in between."""
     attempts = 3
     for attempt in range(attempts):
@@ -109,6 +110,7 @@ def _start(account: Account, folder: Path, programs: Path) -> int:
             probe.bind(("127.0.0.1", 0))
             port = int(probe.getsockname()[1])
         options = f"-h 127.0.0.1 -p {port} -k '' -c fsync=off"
+        options += "".join(f" -c {setting}" for setting in settings)
         try:
             _run(
                 *(account, folder, programs / "pg_ctl", "start", "-D", "data", "-l", "server.log"),

@@ -45,6 +45,7 @@ def test_settings_without_any_source_are_the_defaults() -> None:
         "cascade_order": "depth_first",
         "firings": "here",
         "quarantine_after": 10,
+        "partials_max": 1_000_000,
         "batch_events_max": 2_000,
         "recording": "off",
         "recording_one_in": 100,

@@ -1,4 +1,4 @@
-"""The Python of the README, and of the guide to coupling modes, runs as it stands."""
+"""The Python of the README, and of the guides, runs as it stands."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 BLOCKS = [
     block
-    for name in ("README.md", "docs/coupling.md")
+    for name in ("README.md", "docs/coupling.md", "docs/language.md", "docs/uncertain-time.md")
     for block in re.findall(
         r"^```python\n(.*?)^```", (ROOT / name).read_text(encoding="utf-8"), re.M | re.S
     )

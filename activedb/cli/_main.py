@@ -8,7 +8,7 @@ status     meaning
            (rules analyze --strict) findings, (dead-letter retry) some are left
 2          wrong usage, configuration or definition
 3          no database server answers
-130        interrupted; a worker that was told twice
+130        interrupted (a follower that Ctrl-C has ended, too); a worker or follower told twice
 ========== ======================================================================
 """
 
@@ -26,9 +26,11 @@ from typer.exceptions import TyperException
 
 from activedb.cli._audit import run_audit
 from activedb.cli._demo import run_demo
+from activedb.cli._follow import run_follower, stop_following
 from activedb.cli._job import Options, run_job
 from activedb.cli._letters import app as dead_letters
 from activedb.cli._letters import run_pending
+from activedb.cli._match import match
 from activedb.cli._report import Reporter
 from activedb.cli._rules import app as rules
 from activedb.cli._work import run_worker
@@ -37,6 +39,7 @@ from activedb.errors import (
     ActiveDBError,
     ConfigurationError,
     DefinitionError,
+    RuleSyntaxError,
     ServerUnreachable,
     StreamError,
 )
@@ -54,6 +57,7 @@ app = typer.Typer(
 )
 app.add_typer(rules, name="rules")
 app.add_typer(dead_letters, name="dead-letter")
+app.command()(match)
 
 Url = Annotated[
     str | None,
@@ -175,6 +179,59 @@ def work(
         run_worker(file, url, poll_s, reporter)
 
 
+@app.command()
+def follow(
+    file: Annotated[Path, typer.Argument(help="A Python file that declares the rules.")],
+    table: Annotated[
+        list[str] | None,
+        typer.Option(help="A table to follow; several times. By default all with such rules."),
+    ] = None,
+    slot: Annotated[
+        str, typer.Option(help="Name of the server's replication slot, made by the first call.")
+    ] = "activedb",
+    poll_s: Annotated[
+        float, typer.Option(help="Seconds between two looks when there is nothing to do.")
+    ] = 1.0,
+    whole_rows: Annotated[
+        bool,
+        typer.Option(help="Set REPLICA IDENTITY FULL, so that old rows are told whole."),
+    ] = False,
+    drop: Annotated[
+        bool, typer.Option(help="Drop the slot and what belongs to it, and follow no more.")
+    ] = False,
+    url: Url = None,
+    as_json: Json = False,
+    show_traceback: Trace = False,
+) -> None:
+    """Let changes that anybody commits in Postgres trigger the rules of FILE, until interrupted.
+
+    Detached, sequential and causal rules on inserted, updated or deleted rows run once for
+    each change by other programs, also over crashes. The server's wal_level must be logical.
+
+    From the first call on the server keeps its log for the slot, also while nobody follows:
+    call again to go on, or with --drop to end that.
+
+    SIGTERM ends it when the rules that it runs have ended (status 0), Ctrl-C as well (status
+    130); a second signal at once (status 130), and the next call runs them again.
+    """
+    reporter = Reporter(as_json=as_json)
+    with reporter.own_output():
+        if drop:
+            stop_following(file, url, slot, reporter)
+            return
+        was_interrupted = run_follower(
+            file,
+            url,
+            slot=slot,
+            tables=table or (),
+            poll_s=poll_s,
+            whole_rows=whole_rows,
+            reporter=reporter,
+        )
+    if was_interrupted:
+        raise typer.Exit(_INTERRUPTED)
+
+
 def main() -> None:
     """Run the command line and exit with its status."""
     # Of a flush that the server refused psycopg warns; the error says the same and more.
@@ -195,7 +252,7 @@ def _status(arguments: list[str]) -> int:
         if "--traceback" in arguments:
             traceback.print_exc()
         else:
-            typer.echo(f"error: {_one_line(error)}", err=True)
+            typer.echo(f"error: {_shown(error)}", err=True)
         return _status_of(error)
     if status == _INTERRUPTED:  # typer turns an interrupt into this status, too
         typer.echo("interrupted; run the command again to go on", err=True)
@@ -210,7 +267,9 @@ def _status_of(error: Exception) -> int:
     return 1
 
 
-def _one_line(error: Exception) -> str:
+def _shown(error: Exception) -> str:
+    if isinstance(error, RuleSyntaxError):  # the text's own line, with a caret below it
+        return str(error)
     text = " ".join(str(error).split())
     if isinstance(error, ActiveDBError) and not isinstance(error, StreamError):
         return text

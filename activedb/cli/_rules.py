@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from contextlib import ExitStack, redirect_stdout
+from collections.abc import Sequence
+from contextlib import ExitStack, redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,9 +24,10 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="List, show and analyze the rules of a file; enable and disable those of a database.\n\n"
-    "For all but the last two the file is loaded as by activedb run, over an empty database in "
-    "memory unless it or --url names one.",
+    help="List, show and analyze the rules of a file; load a text of the rule language into a "
+    "database; enable and disable the rules of a database.\n\n"
+    "For ls, show, analyze and explain the file is loaded as by activedb run, over an empty "
+    "database in memory unless it or --url names one.",
     no_args_is_help=True,
 )
 
@@ -188,6 +190,69 @@ def disable(
     db.rules.refresh(), others when they start.
     """
     _switch(name, file, url, enabled=False, as_json=as_json)
+
+
+@app.command("load")
+def load(
+    file: Annotated[Path, typer.Argument(help="A text of the rule language: ward.rules.")],
+    program: Program = None,
+    url: Database = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(help="A module whose functions CALL may name; several times."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything, and leave all as it was.")
+    ] = False,
+    as_json: Json = False,
+    show_traceback: Trace = False,
+) -> None:
+    """Execute the statements of FILE: CREATE QUERY, CREATE RULE, ALTER, DROP; all or none.
+
+    Its tables are those of the database, and those that PROGRAM declares. The database keeps
+    the names, versions and settings of the rules; programs run them that load the same file with
+    db.rules.load_file.
+    """
+    with ExitStack() as stack:
+        with redirect_stdout(sys.stderr):
+            db = stack.enter_context(opened(program, url))
+            db.declare_existing()
+        rules, queries = _loaded(db, file, allow or (), dry_run=dry_run)
+    if as_json:
+        _print({"file": str(file), "dry_run": dry_run, "queries": queries, "rules": rules})
+        return
+    done = "would be" if dry_run else "is"
+    for rule in rules:
+        state = "enabled" if rule["enabled"] else "disabled"
+        typer.echo(f"rule {rule['name']} {done} {state} (version {rule['version']})")
+    if queries:
+        typer.echo(f"queries: {', '.join(queries)}")
+
+
+class _DryRun(Exception):  # no error: it takes back what was tried
+    """Ends a transaction that is not to commit."""
+
+
+def _loaded(
+    db: Any, file: Path, allow: Sequence[str], *, dry_run: bool
+) -> tuple[list[dict[str, Any]], list[str]]:
+    found: list[Any] = []
+    with suppress(_DryRun), db.transaction():
+        found += db.rules.load_file(file, allow=allow)
+        if dry_run:
+            raise _DryRun
+    rules = [
+        {
+            "name": entry.name,
+            "version": entry.version,
+            "enabled": entry.enabled,
+            "on": repr(entry.on),
+            "coupling": str(entry.coupling),
+            "priority": entry.priority,
+        }
+        for entry in found
+    ]
+    return rules, sorted(db.rules.texts.queries)
 
 
 def _switch(name: str, file: Path | None, url: str | None, *, enabled: bool, as_json: bool) -> None:

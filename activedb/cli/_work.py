@@ -15,7 +15,7 @@ from activedb.cli._job import opened
 from activedb.cli._report import Outcome, Reporter
 from activedb.engine import Database
 
-__all__ = ["run_worker"]
+__all__ = ["Stop", "run_worker", "told_to_stop"]
 
 _INTERRUPTED = 130
 
@@ -33,7 +33,7 @@ def run_worker(file: Path, url: str | None, poll_s: float, reporter: Reporter) -
             db = stack.enter_context(opened(file, url))
             db.create_all()
         began = time.monotonic()
-        with reporter.working("waiting for firings"), _told_to_stop() as stop:
+        with reporter.working("waiting for firings"), told_to_stop() as stop:
             taken = db.work(stop, poll_s=poll_s, on_progress=_progress(db, stop, reporter))
         counts = db.counters()
         seconds = time.monotonic() - began
@@ -62,10 +62,16 @@ def _progress(
     return progress
 
 
+class Stop(threading.Event):
+    """Set when the process is told to stop; ``interrupted``: by Ctrl-C."""
+
+    interrupted = False
+
+
 @contextmanager
-def _told_to_stop() -> Iterator[threading.Event]:
+def told_to_stop() -> Iterator[Stop]:
     """An event that the first SIGINT or SIGTERM sets; the second one ends the process at once."""
-    stop = threading.Event()
+    stop = Stop()
 
     def handle(number: int, frame: FrameType | None) -> None:
         if stop.is_set():
@@ -73,6 +79,7 @@ def _told_to_stop() -> Iterator[threading.Event]:
             if os.isatty(2):
                 os.write(2, b"\x1b[?25h\n")  # the cursor, which the progress line has hidden
             os._exit(_INTERRUPTED)
+        stop.interrupted = number == signal.SIGINT
         stop.set()
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -1,7 +1,8 @@
 """The engine: the database object, and how occurrences become running rules."""
 
+from activedb.engine._changes import Follower, FollowProgress
 from activedb.engine._database import Database, connect
 from activedb.engine._dead_letters import Outcome, Retried
 from activedb.engine._stream_run import StreamRun
 
-__all__ = ["Database", "Outcome", "Retried", "StreamRun", "connect"]
+__all__ = ["Database", "FollowProgress", "Follower", "Outcome", "Retried", "StreamRun", "connect"]

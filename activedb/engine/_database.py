@@ -14,25 +14,38 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from activedb.clock import Clock, SystemClock
 from activedb.config import Settings
+from activedb.engine._changes import Follower, FollowProgress
 from activedb.engine._dead_letters import DeadLetters, Retried
+from activedb.engine._following import follow, tables_of_rules
+from activedb.engine._kept_partials import KeptPartials
 from activedb.engine._launcher import Launcher
 from activedb.engine._letters import Letter
+from activedb.engine._membership import Membership
+from activedb.engine._methods import emitting
 from activedb.engine._pending import PendingFiring, read_pending
 from activedb.engine._quarantine import Quarantine
+from activedb.engine._raised import Raised
 from activedb.engine._reads import find_reads
 from activedb.engine._recording import open_recording
 from activedb.engine._rules import Rules
+from activedb.engine._stream_producers import StreamProducers
 from activedb.engine._stream_run import StreamRun
+from activedb.engine._stream_time import StreamTime
+from activedb.engine._time_lines import TimeLines
+from activedb.engine._timekeeper import Timekeeper
 from activedb.engine._triggering import Triggering
 from activedb.engine._workers import Worker
-from activedb.errors import ConfigurationError, DefinitionError
-from activedb.events import Occurrence
-from activedb.rules import Action, Catalog, Condition, Rule
+from activedb.errors import ConfigurationError, DefinitionError, TransactionStateError
+from activedb.events import Occurrence, Timestamp
+from activedb.metrics import Counters
+from activedb.rules import Action, Catalog, Condition, OnUncertain, Rule
 from activedb.store import (
     Connection,
+    DetectorRows,
     Journal,
     RuleRows,
     StreamJournal,
+    TableSpec,
     new_metadata,
     open_store,
 )
@@ -95,12 +108,20 @@ class Database:
         self._catalog = Catalog()
         self._streams: dict[str, Stream] = {}
         self._stream_runs: dict[str, StreamRun] = {}
+        self._memberships: dict[str, Membership] = {}
         is_queued = settings.firings == "queue" and settings.url != "memory://"
         journal = Journal(self._store, is_queued=is_queued)
         self._launcher = Launcher(journal, self._catalog)
+        self._lines = TimeLines(self._streams)
+        self._detector_rows = DetectorRows(self._store)
+        counters = Counters()
+        self._kept = KeptPartials(self._detector_rows, self._lines, counters)
         self._triggering = Triggering(
             self._catalog,
             launcher=self._launcher,
+            lines=self._lines,
+            kept=self._kept,
+            counters=counters,
             write_letters=self._write_letters,
             cycles_max=settings.cycles_max,
             cascade_max=settings.cascade_max,
@@ -116,8 +137,18 @@ class Database:
             self._launcher.journal, self._catalog, self._triggering, self._forest
         )
         self._worker = Worker(self._launcher, settings.threads)
+        if self._store.is_shared:
+            self._store.raised = Raised(self._catalog, self._store.schema)
+        self._timekeeper = Timekeeper(clock, self._catalog, self._lines, self._launcher)
+        self._timekeeper.forest = self._forest
+        self._timekeeper.triggering = self._triggering
+        self._lines.on_clock = self._timekeeper.moved
+        self._catalog.on_applied = self._timekeeper.applied
         rows = RuleRows(self._store)
-        self._rules = Rules(self._catalog, self._forest, rows, lambda: self.metadata.tables)
+        self._rules = Rules(
+            self._catalog, self._forest, rows, lambda: self.metadata.tables, self._kept
+        )
+        self._rules.texts.raising, self._rules.texts.streams = self.signal, self._streams
         self._triggering.runner.quarantine = Quarantine(
             self._catalog,
             after=settings.quarantine_after,
@@ -132,6 +163,15 @@ class Database:
     def create_all(self) -> None:
         """Create the declared tables that are missing."""
         self._store.create_all()
+
+    def declare_existing(self) -> None:
+        """Declare the tables of the database as they are there, activedb's own apart.
+
+        Those that are declared already stay as they are declared.
+        """
+        self.metadata.reflect(
+            self._store.engine, only=lambda name, _: not name.startswith("activedb_")
+        )
 
     # -- rules -----------------------------------------------------------------------------
 
@@ -148,6 +188,9 @@ class Database:
         set_oriented: bool = False,
         condition_action: str = "immediate",
         after: Iterable[str] = (),
+        partials_max: int | None = None,
+        on_full: str = "drop_oldest",
+        on_uncertain: OnUncertain = "raise",
         reads: Any = None,
         writes: Any = None,
         raises: Any = None,
@@ -158,8 +201,9 @@ class Database:
         ----------
         on : event expression, optional
             ``event("EXIT")``, ``inserted(table)``, ``updated(table, "column")``,
-            ``deleted(table)``, several of them with ``any_of(…)`` or ``|``, or ``seq(…)``. Left
-            out: whatever changes what the condition reads, as `reads` says or its source tells.
+            ``deleted(table)``, ``every(60)``, several of them with ``any_of(…)`` or ``|``,
+            ``seq(…)``, and what else ``docs/rules.md`` shows. Left out: whatever changes what the
+            condition reads, as `reads` says or its source tells.
         when : callable ``(t, o)``, optional
             The condition, evaluated in the rule's own subtransaction. It may only read: what it
             writes is refused with `ConditionWrites`, and the rule fails.
@@ -188,6 +232,15 @@ class Database:
             Rules that end before this one starts, if they are triggered together with it: with
             ``coupling="immediate"`` by one event, with ``"deferred"`` in one cycle. That counts
             more than priorities.
+        partials_max : int, optional
+            How many occurrences the detector of the event keeps at most for later matches; the
+            setting of this name by default.
+        on_full : {"drop_oldest", "refuse"}
+            What happens when it would have to keep more: it forgets the oldest
+            (``db.rules[name].dropped`` counts them), or the event is refused with
+            `PartialsExceeded`.
+        on_uncertain : {"raise", "certain", "possible", "reading"} or callable
+            What to make of events whose timestamps do not tell their order.
         reads, writes : list, optional
             For `analyze_rules`, and for rules without `on`: what condition and action may read
             and write; tables, mapped classes, columns or ``"table.column"``, of writes also
@@ -218,6 +271,9 @@ class Database:
                     set_oriented=set_oriented,
                     condition_action=condition_action,
                     after=after,
+                    partials_max=partials_max,
+                    on_full=on_full,
+                    on_uncertain=on_uncertain,
                     reads=reads,
                     writes=writes,
                     raises=raises,
@@ -362,9 +418,15 @@ class Database:
         return TimedRuns(self._forest, timeout)
 
     def signal(
-        self, name: str, /, *, timestamp: datetime | float | None = None, **params: Any
+        self, name: str, /, *, timestamp: Timestamp | None = None, **params: Any
     ) -> None:
         """Raise an application event, in the transaction open on this thread or in one of its own.
+
+        Parameters
+        ----------
+        timestamp : int, float, datetime or AccuracyInterval, optional
+            When it happened: seconds since the epoch, an aware datetime, or ``node.stamp()`` with
+            the node's own uncertainty. Now, if it is not given.
 
         Raises
         ------
@@ -373,11 +435,39 @@ class Database:
         RuleFailed
             If a rule that takes its triggering transaction along fails.
         """
+        self._raise("event", name, params, timestamp)
+
+    def emits(self, function: Callable[P, T]) -> Callable[P, T]:
+        """Make the calls of the decorated function events: ``called(f)`` and ``returned(f)``.
+
+        They are raised in the transaction open on the calling thread, or in one of their own. A
+        rule on the call that fails keeps the function from being called. Of a method it goes below
+        ``@classmethod`` and its kin. While no rule listens a call costs two look-ups more.
+
+        Raises
+        ------
+        DefinitionError
+            If it is no plain function.
+        """
+        return emitting(function, self._raise_if_heard)
+
+    def _raise_if_heard(self, kind: str, name: str, params: Mapping[str, Any]) -> None:
+        if (kind, name) in self._catalog.by_key or self._catalog.drafts:
+            self._raise(kind, name, params)
+
+    def _raise(
+        self,
+        kind: str,
+        name: str,
+        params: Mapping[str, Any],
+        timestamp: Timestamp | None = None,
+    ) -> None:
+        """Raise an event in the transaction open on this thread, or in one of its own."""
         t = current_transaction()
         when = self._clock.now() if timestamp is None else timestamp
         if timestamp is None and t is not None:
             when = t.timestamp
-        o = Occurrence(name, when, params)
+        o = Occurrence(name, when, params, kind=kind)
         if t is not None and t.forest is self._forest:
             t.check_usable()
             self._triggering.occurred(t, o)
@@ -391,7 +481,13 @@ class Database:
 
         Call it once, after the rules are defined. Returns how many were started. Those of a
         process that lives are its own; with ``firings="queue"`` all are the workers'.
+
+        Partial matches that processes have left which have ended since the rules were defined
+        are taken over, too.
         """
+        stateful = [e.subscription for e in self._catalog.entries() if e.subscription.is_stateful]
+        if stateful and self._detector_rows.is_durable:
+            self._forest.run(lambda t: self._kept.recover(t, stateful))
         return self._launcher.recover()
 
     def work(
@@ -431,7 +527,8 @@ class Database:
         return self._worker.run(stop or threading.Event(), poll_s=poll_s, on_progress=on_progress)
 
     def join(self) -> None:
-        """Wait until every detached rule that was started has ended."""
+        """Wait until every detached rule that was started has ended, and what is due now."""
+        self._timekeeper.settle()
         self._launcher.join()
 
     def pending_firings(self) -> list[PendingFiring]:
@@ -440,6 +537,104 @@ class Database:
         Those that run at this moment are among them. O(n log n).
         """
         return read_pending(self._launcher.journal)
+
+    # -- changes by anybody ----------------------------------------------------------------
+
+    def follow(
+        self,
+        *tables: Any,
+        slot: str = "activedb",
+        stop: threading.Event | None = None,
+        poll_s: float = 1.0,
+        on_progress: Callable[[FollowProgress], None] | None = None,
+        whole_rows: bool = False,
+    ) -> FollowProgress:
+        """Let what anybody commits in tables trigger rules, until told to stop.
+
+        Each change by other programs, and by activedb processes that have not the rule, becomes
+        one occurrence with the time of its commit; it fires each detached, sequential or causal
+        rule once, also over crashes. What this or another process of activedb has raised for a
+        rule itself is not raised for it again. Immediate, deferred and exclusive rules are not run:
+        the transaction is over. Define the rules first.
+
+        Parameters
+        ----------
+        *tables : Table or mapped class
+            None: all on whose changes such rules are.
+        slot : str
+            Name of the server's replication slot, and publication, made by the first call. From
+            then on the server keeps its log until it is followed: `unfollow` ends that.
+        stop : threading.Event, optional
+            Set by another thread or a signal handler. What runs then is ended.
+        poll_s : float
+            Seconds between two looks when there is nothing to do.
+        on_progress : callable ``(progress)``, optional
+            Called on this thread after each look.
+        whole_rows : bool
+            ``ALTER TABLE … REPLICA IDENTITY FULL``, so that updates and deletes come with the
+            whole row before. Otherwise old rows have the primary key alone, and a rule on
+            ``updated(table, "column")`` is refused.
+
+        Raises
+        ------
+        ConfigurationError
+            On ``memory://``; if the server's wal_level is not logical, the role may not, the slot
+            is lost, another one's, or followed already; if a rule needs old values that are not
+            sent.
+        LockTimeout
+            If transactions that were open when a table was first followed do not end.
+        TransactionStateError
+            Inside a transaction.
+        """
+        if isinstance(poll_s, bool) or not isinstance(poll_s, int | float) or not 0 < poll_s < 1e6:
+            raise ConfigurationError(f"poll_s takes a positive number of seconds, not {poll_s!r}")
+        return follow(
+            self.following(*tables, slot=slot, whole_rows=whole_rows),
+            self._launcher,
+            stop or threading.Event(),
+            poll_s=poll_s,
+            on_progress=on_progress,
+        )
+
+    def following(self, *tables: Any, slot: str = "activedb", whole_rows: bool = False) -> Follower:
+        """Follow step by step: ``with db.following(table) as follower: follower.step()``.
+
+        As `follow`, which see for parameters and errors; each step takes what has committed.
+        """
+        t = current_transaction()
+        if t is not None:
+            raise TransactionStateError(f"{t.path} cannot follow changes; do it outside")
+        known = self._store.slot(slot)
+        spec = self._forest.tables.spec
+        specs = [spec(table) for table in tables]
+        if not specs:
+            specs = tables_of_rules(self._catalog, self._spec_named)
+        return Follower(
+            known,
+            specs,
+            is_whole=whole_rows,
+            forest=self._forest,
+            triggering=self._triggering,
+            launcher=self._launcher,
+            trigger=lambda point: self._store.trigger(point),
+        )
+
+    def unfollow(self, slot: str = "activedb") -> bool:
+        """Drop a slot that `follow` has made, with all that belongs to it.
+
+        Changes that have not been taken are not told any more. False: there was none.
+
+        Raises
+        ------
+        ConfigurationError
+            If it is being followed, or is another one's.
+        """
+        return self._store.slot(slot).drop()
+
+    def _spec_named(self, name: str) -> TableSpec | None:
+        if name in self.metadata.tables:
+            return self._forest.tables.spec(self.metadata.tables[name])
+        return self._forest.tables.named(name)
 
     # -- dead letters ----------------------------------------------------------------------
 
@@ -523,14 +718,49 @@ class Database:
         """
         run = self._stream_runs.get(stream.name)
         if run is None:
+            journal = StreamJournal(self._store, stream.name)
+            membership = None
+            if stream.membership is not None:
+                membership = self._memberships[stream.name] = Membership(
+                    stream,
+                    journal=journal,
+                    clock=self._clock,
+                    counters=self._triggering.counters,
+                )
             run = self._stream_runs[stream.name] = StreamRun(
                 stream,
                 forest=self._forest,
                 triggering=self._triggering,
                 launcher=self._launcher,
-                journal=StreamJournal(self._store, stream.name),
+                journal=journal,
+                time=StreamTime(
+                    stream,
+                    catalog=self._catalog,
+                    lines=self._lines,
+                    rows=self._detector_rows,
+                    counters=self._triggering.counters,
+                ),
+                membership=membership,
             )
         return run
+
+    def producers(self, stream: Stream) -> StreamProducers:
+        """Who sends the events of a stream that was declared with ``membership=``.
+
+        Define the rules first, as for `stream_run`.
+
+        Raises
+        ------
+        ConfigurationError
+            If the stream has no producers.
+        """
+        if stream.membership is None:
+            raise ConfigurationError(
+                f'stream {stream.name} has no producers: declare it with membership="atomic" or '
+                '"weak"'
+            )
+        run = self.stream_run(stream)
+        return StreamProducers(run, self._memberships[stream.name])
 
     def feed(
         self,
@@ -543,12 +773,23 @@ class Database:
         Parameters
         ----------
         events : iterable of Occurrence
-            In any order.
+            In any order; of each producer in the order of detection.
         punctuation : datetime or seconds, optional
-            Every event before it has been seen. None: these are all, process every event.
+            Every event before it has been seen. None: these are all, process every event; but of a
+            stream of producers those that are stable, while the others wait.
+
+        Raises
+        ------
+        ProducerSilent
+            If a producer is silent, and the stream was declared without `on_silent`; nothing has
+            been taken then.
+        StreamFull
+            If more events would have to wait than may; nothing has been taken then.
         """
         run = self.stream_run(stream)
-        if punctuation is None:
+        if punctuation is None and stream.membership is not None:
+            run.feed(events)
+        elif punctuation is None:
             run.feed(events)
             run.finish()
         else:
@@ -557,8 +798,21 @@ class Database:
     # -- the rest --------------------------------------------------------------------------
 
     def counters(self) -> dict[str, int]:
-        """Counts since the database was opened: transactions by outcome, matches, rules fired."""
-        return {**self._forest.counters.snapshot(), **self._triggering.counters.snapshot()}
+        """Counts since the database was opened: transactions by outcome, matches, rules fired.
+
+        And of the detectors of all rules as they are now: ``partials``, occurrences kept for later
+        matches, and ``partials_dropped``, those forgotten as there were too many. And
+        ``events_waiting``, events of streams that punctuation or producers have not passed.
+        O(rules).
+        """
+        kept = [e.subscription for e in self._catalog.entries() if e.subscription.is_stateful]
+        return {
+            **self._forest.counters.snapshot(),
+            **self._triggering.counters.snapshot(),
+            "partials": sum(subscription.partials for subscription in kept),
+            "partials_dropped": sum(subscription.dropped for subscription in kept),
+            "events_waiting": sum(run.waiting for run in list(self._stream_runs.values())),
+        }
 
     def history(self) -> History:
         """What transactions did: the recorded hierarchies that have ended, as far as they are kept.
@@ -597,6 +851,7 @@ class Database:
             return
         self._closed = True
         atexit.unregister(self._at_exit)
+        self._timekeeper.close()
         self._launcher.join()
         self._forest.close()
         self._store.close()

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from activedb.engine._names import shortened
-from activedb.errors import ActiveDBError, RuleFailed
+from activedb.errors import ActiveDBError, RuleFailed, UncertainOrder
 from activedb.events import Occurrence, encode
 
 __all__ = ["Letter", "storable"]
 
 _IDENTITY_MAX = 400  # characters of the column
+_CANDIDATES_MAX = 20  # that a reason lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +69,26 @@ class Letter:
             kind="event",
             payload=payload,
             error=type(cause).__name__,
-            reason=storable(str(error) or type(error).__name__),
+            reason=storable((str(error) or type(error).__name__) + _candidates(cause)),
         )
 
 
 def storable(text: str) -> str:
     """`text` without what a database refuses: NUL and halves of surrogate pairs."""
     return text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
+
+
+def _candidates(error: BaseException) -> str:
+    """The matches between which nobody could decide, for who reads the letter."""
+    if not isinstance(error, UncertainOrder):
+        return ""
+    shown = [
+        ", ".join(f"{name}={part!r}" for name, part in candidate.items())
+        + (" (certain)" if any(candidate is one for one in error.certain) else "")
+        for candidate in error.candidates[:_CANDIDATES_MAX]
+    ]
+    more = len(error.candidates) - len(shown)
+    return "; candidates: " + "; ".join(shown) + (f"; and {more} more" if more else "")
 
 
 def _encoded(o: Occurrence) -> Mapping[str, Any]:

@@ -9,16 +9,20 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
+from activedb.engine._kept_partials import KeptPartials
 from activedb.engine._reads import find_reads
-from activedb.errors import DefinitionError, TransactionStateError
+from activedb.engine._rule_texts import RuleTexts, is_on
+from activedb.errors import DefinitionError, RuleSyntaxError, TransactionStateError
 from activedb.rules import (
     CHANGEABLE,
     KEPT,
     Action,
     Catalog,
     FunctionNames,
+    OnUncertain,
     RegisteredRule,
     Rule,
+    Sharing,
     as_kept,
     fingerprint,
     next_version,
@@ -55,11 +59,15 @@ class Rules:
         forest: Forest,
         rows: RuleRows,
         declared_tables: Callable[[], Mapping[str, Any]],
+        kept: KeptPartials,
     ):
         self._catalog = catalog
         self._forest = forest
+        self._kept = kept
+        self._sharing = Sharing()
         self._rows = rows
         self._declared_tables = declared_tables
+        self.texts = RuleTexts(self)
         # As read when the database was opened, for the rules that code defines from then on.
         self._persisted: dict[str, dict[str, Any]] = rows.read()
 
@@ -105,6 +113,9 @@ class Rules:
         set_oriented: bool = False,
         condition_action: str = "immediate",
         after: Any = (),
+        partials_max: int | None = None,
+        on_full: str = "drop_oldest",
+        on_uncertain: OnUncertain = "raise",
         reads: Any = None,
         writes: Any = None,
         raises: Any = None,
@@ -134,6 +145,9 @@ class Rules:
             set_oriented=set_oriented,
             condition_action=condition_action,
             after=after,
+            partials_max=partials_max,
+            on_full=on_full,
+            on_uncertain=on_uncertain,
             reads=reads,
             writes=writes,
             raises=raises,
@@ -162,7 +176,8 @@ class Rules:
             self._check_order(None, rule)
             row = self._persisted.pop(rule.name, None)
             if row is not None and row["fingerprint"] == fingerprint(rule):
-                entry = as_kept(registered(rule, version=0, enabled=True), row)
+                entry = as_kept(self._registered(rule, version=0, enabled=True), row)
+                self._kept.adopt(entry.subscription)
                 if self._catalog.add_committed(entry):
                     return entry
         return self._do(lambda t: self._create(t, rule, enabled=True))
@@ -336,11 +351,11 @@ class Rules:
         rules : list of mappings, or mapping of str to mapping
             Fields: ``name``, ``on``, ``do``, and optionally ``when``, ``coupling``, ``priority``,
             ``on_abort``, ``params``, ``set_oriented``, ``condition_action``, ``after``, ``reads``,
-            ``writes``, ``raises``, ``enabled``. Functions are named ``"module:function"``.
-            Events: ``{"event": "EXIT"}``, ``{"updated": "accounts", "columns": ["balance"]}``,
-            ``{"inserted": …}``, ``{"deleted": …}``, ``{"any_of": […]}``, ``{"seq": […], "same":
-            […], "within": seconds}``, in it ``{"not": {…}}``; ``alias`` and ``where`` (a function)
-            as in code. Tables are those of ``db.metadata``.
+            ``writes``, ``raises``, ``partials_max``, ``on_full``, ``on_uncertain``, ``enabled``.
+            Functions are named ``"module:function"``. Events: ``{"event": "EXIT"}``, ``{"updated":
+            "accounts", "columns": ["balance"]}``, ``{"any_of": […]}``, ``{"seq": […], "same": […],
+            "within": seconds}``, in it ``{"not": {…}}``, and all others (docs/rules.md). Tables
+            are those of ``db.metadata``.
         modules : iterable of modules, or mapping of str to module
             Where functions may be found.
         allow : iterable of str
@@ -380,12 +395,105 @@ class Rules:
     ) -> builtins.list[RegisteredRule]:
         """Create the rules of a YAML file, all of them or none; see `load`.
 
+        A file whose name ends with ``.rules`` is a text of the rule language; see `load_text`.
+
         Raises
         ------
         DefinitionError
             If the file cannot be read, or naming the rule that has no meaning.
         """
+        if Path(path).suffix == ".rules":
+            try:
+                text = Path(path).read_text("utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise DefinitionError(f"the rules in {path} cannot be read: {error}") from error
+            try:
+                return self.load_text(text, modules=modules, allow=allow)
+            except RuleSyntaxError as error:
+                raise error.of_file(path) from None
         return self.load(rules_from_file(path), modules=modules, allow=allow)
+
+    # -- from texts of the rule language -----------------------------------------------------
+
+    def load_text(
+        self,
+        text: str,
+        *,
+        modules: Iterable[ModuleType] | Mapping[str, ModuleType] = (),
+        allow: Iterable[str] = (),
+    ) -> builtins.list[RegisteredRule]:
+        """Execute the statements of a text of the rule language, all of them or none.
+
+        A rule or query that is there and the same stays as it is; another one of the same name
+        needs ``OR REPLACE``.
+
+        Parameters
+        ----------
+        text : str
+            ``CREATE QUERY …; CREATE RULE …; …`` (docs/language.md). Tables are those of
+            ``db.metadata``.
+        modules, allow
+            Where functions of ``CALL`` may be found, as of `load`.
+
+        Returns
+        -------
+        list of RegisteredRule
+            The rules that the text creates, replaces or alters.
+
+        Raises
+        ------
+        RuleSyntaxError
+            With line, column and a caret, if the text has no meaning.
+        DefinitionError
+            Naming the line, if a statement cannot be done.
+        """
+        functions = FunctionNames(modules, allow)
+        t = self._current()
+        if t is None:
+            found, queries = self._forest.run(lambda t: self.texts.load(t, text, functions))
+        else:
+            if t.condition_of is not None:
+                t.refuse_write("a change of a rule")
+            with t.subtransaction() as s:
+                found, queries = self.texts.load(s, text, functions)
+        self.texts.queries = queries
+        return found
+
+    @property
+    def declared_tables(self) -> Mapping[str, Any]:
+        """The tables that are declared, by full name."""
+        return self._declared_tables()
+
+    def lock(self, t: Transaction, names: builtins.list[str]) -> None:
+        """Lock the rows of rules, in one order, until the hierarchy ends."""
+        t.get_many(self._rows.table, sorted(set(names)), for_update=True)
+
+    def on(self, t: Transaction, query: str) -> builtins.list[RegisteredRule]:
+        """The rules whose event is made of the query of this name; O(rules)."""
+        return [entry for entry in self._catalog.entries(t) if is_on(entry.on, query)]
+
+    def put(self, t: Transaction, rule: Rule, *, replacing: bool) -> RegisteredRule:
+        """Create a rule in `t`, or replace the one of its name; the same one stays as it is.
+
+        Raises
+        ------
+        DefinitionError
+            If there is another one, and it is not to be replaced.
+        """
+        self._check_tables(t, [rule])
+        entry = self._catalog.entry(rule.name, t)
+        if entry is None:
+            return self._create(t, rule, enabled=True)
+        text = fingerprint(rule)
+        if text == entry.fingerprint:
+            return entry
+        if not replacing:
+            raise DefinitionError(
+                f"there is a rule named {rule.name!r}, and it is another one: write CREATE OR "
+                f"REPLACE RULE"
+            )
+        self._check_order(t, rule)
+        return self._change(t, rule.name, lambda _, e: next_version(e, rule, text=text))
 
     # -- not triggering --------------------------------------------------------------------
 
@@ -456,14 +564,25 @@ class Rules:
             )
         self._check_order(t, rule)
         version = 1 if row is None else row["version"] + 1
-        entry = registered(rule, version=version, enabled=row["enabled"] if row else enabled)
+        enabled = row["enabled"] if row else enabled
+        entry = self._registered(rule, version=version, enabled=enabled)
         if row is not None and row["fingerprint"] == entry.fingerprint:
             entry = as_kept(entry, row)
         else:
             self._write(t, entry, row)
+        self._kept.adopt(entry.subscription)
         self._catalog.put(t, rule.name, entry)
         self._persisted.pop(rule.name, None)
         return entry
+
+    def _registered(self, rule: Rule, *, version: int, enabled: bool) -> RegisteredRule:
+        return registered(
+            rule,
+            version=version,
+            enabled=enabled,
+            partials_max=self._forest.settings.partials_max,
+            sharing=self._sharing,
+        )
 
     def _change(
         self,
@@ -516,7 +635,10 @@ class Rules:
     def _check_tables(self, t: Transaction, rules: Iterable[Rule]) -> None:
         """Refuse rules about tables that are not there."""
         bound = {
-            name: rule.name for rule in rules for kind, name in rule.on.keys if kind != "event"
+            name: rule.name
+            for rule in rules
+            for kind, name in rule.on.keys
+            if kind in ("insert", "update", "delete")
         }
         missing = self._rows.missing_tables(t.hierarchy.session, bound)
         if missing:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from activedb.engine._letters import Letter
 from activedb.engine._triggered import Fed, Firing, Triggered
+from activedb.events import Occurrence
+from activedb.rules import Subscription
 from activedb.transactions import Transaction
 from coupling import DeferredCycles
 
@@ -23,6 +25,9 @@ class Trail:
         The deferred rules that wait for its commit point.
     fed : list of Fed
         Occurrences that detectors have kept for it; withdrawn if it aborts.
+    taken : list of (Subscription, Occurrence)
+        Matches that time has completed and that have triggered their rules below it; they are in
+        hand again if it aborts.
     letters : list of Letter
         Rules below it that failed alone; written with the top-level commit.
     firings : list of Firing
@@ -41,6 +46,7 @@ class Trail:
 
     cycles: DeferredCycles[Triggered]
     fed: list[Fed] = field(default_factory=list)
+    taken: list[tuple[Subscription, Occurrence]] = field(default_factory=list)
     letters: list[Letter] = field(default_factory=list)
     firings: list[Firing] = field(default_factory=list)
     intents: set[str] = field(default_factory=set)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from activedb.engine._cascades import too_many_cycles
 from activedb.engine._causal import Causal
 from activedb.engine._exclusive import Exclusive
+from activedb.engine._feeding import advanced, fed_alone
+from activedb.engine._kept_partials import KeptPartials
 from activedb.engine._letters import Letter
 from activedb.engine._runner import Runner
+from activedb.engine._time_lines import TimeLines
 from activedb.engine._trails import Trail, Trails
 from activedb.engine._triggered import SYSTEMIC, Fed, Firing, Triggered
 from activedb.events import Occurrence
@@ -41,6 +44,11 @@ class Triggering:
         Makes letters durable with the commit of the top-level transaction `t`.
     cycles_max, cascade_max : int
         Bounds on deferred cycles of one commit point and on rules triggering rules.
+    lines : TimeLines
+        Whose time each rule follows.
+    kept : KeptPartials
+        Makes durable what detectors keep for later matches.
+    counters : Counters
     breadth_first : bool
         Whether immediate rules that a rule triggers wait for the end of the level at which it runs.
     """
@@ -50,13 +58,18 @@ class Triggering:
         catalog: Catalog,
         *,
         launcher: Launcher,
+        lines: TimeLines,
+        kept: KeptPartials,
+        counters: Counters,
         write_letters: Callable[[Transaction, list[Letter]], None],
         cycles_max: int,
         cascade_max: int,
         breadth_first: bool = False,
     ):
         self.catalog = catalog
-        self.counters = Counters()
+        self.lines = lines
+        self.kept = kept
+        self.counters = counters
         self._trails = Trails(cycles_max)
         self.runner = Runner(
             self._trails,
@@ -111,6 +124,8 @@ class Triggering:
         """Run the deferred cycles of `t`; at the top, hand over letters and sequential firings."""
         trail = self._trails.get(t)
         if trail is None:
+            if t.parent is None and self.catalog.drafts:
+                self.kept.at_commit_point(t, (), self.catalog.given_up(t))
             return
         try:
             while cycle := trail.cycles.next_cycle():
@@ -120,14 +135,27 @@ class Triggering:
             raise too_many_cycles(t, error.bound, pending) from error
         if t.parent is not None:
             return
+        gone = self.catalog.given_up(t) if self.catalog.drafts else {}
+        if trail.fed or gone:
+            self.kept.at_commit_point(t, trail.fed, gone)
         if trail.letters:
             self._write_letters(t, trail.letters)
         if trail.firings:
             self._launcher.record(t, trail.firings)
         self._exclusive.at_commit_point(t, trail.intents)
 
+    def aborting(self, t: Transaction) -> None:
+        """Withdraw what `t` has fed, as long as nobody else can feed what it has locked."""
+        trail = self._trails.get(t)
+        if trail is not None:
+            fed, trail.fed = trail.fed, []
+            self.withdraw(fed)
+            for subscription, o in reversed(trail.taken):
+                subscription.in_hand.insert(0, o)
+            trail.taken = []
+
     def ended(self, t: Transaction) -> None:
-        """Pass the trail of `t` on to its parent, or withdraw what it fed.
+        """Pass the trail of `t` on to its parent.
 
         At the top, start what waited for the commit.
         """
@@ -137,7 +165,6 @@ class Triggering:
         if trail is None:
             return
         if t.state is State.ABORTED:
-            self.withdraw(trail.fed)
             self._causal.aborted(trail.firings)
             if t.parent is None:
                 self._exclusive.tried(t.hierarchy.run)
@@ -153,6 +180,8 @@ class Triggering:
                 )
             for subscription, us in newest.items():
                 subscription.trim(us)
+                if not subscription.is_timed:
+                    self.lines.moved(subscription)
             self._launcher.start(self._causal.committed(trail.firings))
             self._exclusive.committed(t.hierarchy.run, trail.intents)
 
@@ -180,28 +209,68 @@ class Triggering:
         if triggered:
             self.trigger(t, triggered)
 
-    def feed(self, o: Occurrence, t: Transaction) -> tuple[list[Triggered], list[Fed]]:
-        """Show `o` to the detectors that listen to it in `t`; what it triggers, and who kept it."""
+    def feed(
+        self, o: Occurrence, t: Transaction, contemporaries: Sequence[Occurrence] = ()
+    ) -> tuple[list[Triggered], list[Fed]]:
+        """Show `o` to the detectors that listen to it in `t`; what it triggers, and who kept it.
+
+        `contemporaries` are events yet to be fed that may be before `o`.
+        """
         triggered: list[Triggered] = []
         fed: list[Fed] = []
         try:
             for subscription in self.catalog.listening_to(o.key, t):
-                matches = subscription.feed(o)
-                if subscription.is_composite:
+                items, kept = self.feed_to(subscription, o, t, contemporaries)
+                if kept:
                     fed.append(Fed(subscription, o))
-                    if matches:
-                        self.counters.add("matches", len(matches))
-                if matches:
-                    by = self.runner.cause(t)
-                    triggered += [Triggered(subscription.rule, match, by) for match in matches]
+                triggered += items
         except BaseException:
             self.withdraw(fed)
             raise
         return triggered, fed
 
+    def feed_to(
+        self,
+        subscription: Subscription,
+        o: Occurrence,
+        t: Transaction,
+        contemporaries: Sequence[Occurrence] = (),
+    ) -> tuple[list[Triggered], bool]:
+        """Show `o` to one detector; what it triggers, and whether it was kept."""
+        if subscription.is_exclusive or subscription.reads:
+            matches, kept = fed_alone(subscription, o, t, contemporaries)
+        else:
+            is_on_clock = subscription.is_stateful and self.lines.stream_of(subscription) is None
+            matches, kept = subscription.feed_kept(
+                o, exactly=is_on_clock, contemporaries=contemporaries
+            )
+        if subscription.is_timed:
+            self.lines.moved(subscription)
+        if not matches:
+            return [], kept
+        if subscription.is_stateful:
+            self.counters.add("matches", len(matches))
+        by = self.runner.cause(t)
+        return [Triggered(subscription.rule, match, by) for match in matches], kept
+
     def keep(self, t: Transaction, fed: list[Fed]) -> None:
         """Make `t` responsible for what was fed."""
-        self._trails.of(t).fed += fed
+        if fed:
+            self._trails.of(t).fed += fed
+
+    def take(self, t: Transaction, subscription: Subscription) -> None:
+        """Take the first match out of a rule's hand, unless `t`, which is top-level, aborts."""
+        self._trails.of(t).taken.append((subscription, subscription.in_hand.pop(0)))
+
+    def keep_firings(self, t: Transaction, firings: list[Firing]) -> None:
+        """Record firings with the top-level commit above `t`, and start them then."""
+        trail = self._trails.of(t)
+        with self._trails.latch:
+            trail.firings += firings
+
+    def keep_letter(self, t: Transaction, letter: Letter) -> None:
+        """Write a letter with the top-level commit above `t`."""
+        self._add(self._trails.of(t), [letter])
 
     def take_back(self, t: Transaction, fed: list[Fed]) -> None:
         """Withdraw what was fed for one event of `t` that failed, while `t` goes on."""
@@ -211,15 +280,17 @@ class Triggering:
                 trail.fed.remove(item)
         self.withdraw(fed)
 
-    def absorb(self, o: Occurrence) -> None:
-        """Show the detectors an event that was processed before a restart."""
-        for subscription in self.catalog.listening_to(o.key):
-            if subscription.is_composite:
-                subscription.feed(o)
+    def advance(self, subscription: Subscription, us: int, t: Transaction) -> list[Triggered]:
+        """What time completes of a rule before `us`, in `t`."""
+        matches = advanced(subscription, us, t)
+        self.lines.moved(subscription)
+        if matches:
+            self.counters.add("matches", len(matches))
+        return [Triggered(subscription.rule, match) for match in matches]
 
-    def withdraw(self, fed: Iterable[Fed]) -> None:
-        """Take occurrences back from the detectors that kept them."""
-        for item in fed:
+    def withdraw(self, fed: Sequence[Fed]) -> None:
+        """Take occurrences back from the detectors that kept them, the last one first."""
+        for item in reversed(fed):
             item.subscription.withdraw(item.occurrence)
 
     def trigger(self, t: Transaction, triggered: list[Triggered]) -> None:

@@ -2,12 +2,13 @@
 
 from activedb.rules._catalog import Catalog
 from activedb.rules._data import rules_from_data, rules_from_file
-from activedb.rules._declared import Part
-from activedb.rules._fingerprint import fingerprint
+from activedb.rules._declared import Declared, Part
+from activedb.rules._fingerprint import event_fingerprint, fingerprint
 from activedb.rules._function_names import FunctionNames
 from activedb.rules._occurrence_set import OccurrenceSet
-from activedb.rules._registered import RegisteredRule, Subscription
-from activedb.rules._rule import Action, Condition, OnAbort, Rule
+from activedb.rules._registered import RegisteredRule
+from activedb.rules._rule import Action, Condition, OnAbort, OnFull, OnUncertain, Rule
+from activedb.rules._subscription import PARTIALS_MAX, Sharing, Subscription
 from activedb.rules._versions import (
     CHANGEABLE,
     KEPT,
@@ -22,18 +23,24 @@ from activedb.rules._without_event import FindReads
 __all__ = [
     "CHANGEABLE",
     "KEPT",
+    "PARTIALS_MAX",
     "Action",
     "Catalog",
     "Condition",
+    "Declared",
     "FindReads",
     "FunctionNames",
     "OccurrenceSet",
     "OnAbort",
+    "OnFull",
+    "OnUncertain",
     "Part",
     "RegisteredRule",
     "Rule",
+    "Sharing",
     "Subscription",
     "as_kept",
+    "event_fingerprint",
     "fingerprint",
     "next_version",
     "quarantined",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from activedb.rules._drafts import Draft, Drafts
-from activedb.rules._registered import RegisteredRule, Subscription
+from activedb.rules._registered import RegisteredRule
 from activedb.rules._rule import Rule
+from activedb.rules._subscription import Subscription
 from activedb.transactions import State, Transaction
 
 __all__ = ["Catalog"]
@@ -29,6 +30,11 @@ class Catalog:
         False while no transaction has changed anything or ignores a rule.
     quarantine : dict
         Rule name to the reason, for those that are in quarantine as committed.
+    version : int
+        Another one whenever committed rules have changed.
+    on_applied : callable ``(subscriptions)``
+        Called, without a latch, with the subscriptions of enabled rules that have just been
+        committed, newly or otherwise than before.
     """
 
     def __init__(self) -> None:
@@ -37,6 +43,8 @@ class Catalog:
         self._latch = threading.Condition()
         self.drafts = Drafts()
         self.quarantine: dict[str, str] = {}
+        self.version = 0
+        self.on_applied: Callable[[list[Subscription]], object] = lambda subscriptions: None
 
     # -- dispatch --------------------------------------------------------------------------
 
@@ -127,7 +135,29 @@ class Catalog:
             if entry.name in self._rules or self.drafts.others_have(None, entry.name):
                 return False
             self._apply({entry.name: entry})
-            return True
+        self._tell({entry.name: entry})
+        return True
+
+    def given_up(self, t: Transaction) -> dict[str, Subscription | None]:
+        """Rules whose detectors end with the commit of the top-level `t`, and the new ones."""
+        found: dict[str, Subscription | None] = {}
+        with self._latch:
+            for draft in self.drafts.line(t):
+                for name, entry in draft.entries.items():
+                    before = self._rules.get(name)
+                    new = None if entry is None else entry.subscription
+                    if before is None or not before.subscription.is_stateful:
+                        continue
+                    if new is None or not new.shares_detector(before.subscription):
+                        found[name] = new
+        return found
+
+    def has(self, subscription: Subscription) -> bool:
+        """Whether the committed, enabled version of its rule has this detector."""
+        entry = self._rules.get(subscription.rule.name)
+        return (
+            entry is not None and entry.enabled and entry.subscription.shares_detector(subscription)
+        )
 
     def ignore(self, t: Transaction, names: frozenset[str]) -> object:
         """Let events of `t` and its inferiors not trigger these rules; returns what ends that."""
@@ -148,6 +178,12 @@ class Catalog:
             if committed:
                 self._apply(committed)
             self._latch.notify_all()
+        self._tell(committed)
+
+    def _tell(self, entries: Mapping[str, RegisteredRule | None]) -> None:
+        enabled = [e.subscription for e in entries.values() if e is not None and e.enabled]
+        if enabled:
+            self.on_applied(enabled)
 
     def _apply(self, entries: Mapping[str, RegisteredRule | None]) -> None:
         """Make changes committed.
@@ -174,14 +210,17 @@ class Catalog:
                     found[:] = [s for s in found if s.rule.name != name]
                 if entry is not None and key in listens:
                     found.append(entry.subscription)
+        self.version += 1
         for key, found in changed.items():
             if found:
-                self.by_key[key] = tuple(sorted(found, key=self._place))
+                self.by_key[key] = tuple(sorted(found, key=self.place))
             else:
                 del self.by_key[key]
 
-    def _place(self, subscription: Subscription) -> int:
-        return self._rules[subscription.rule.name].order
+    def place(self, subscription: Subscription) -> int:
+        """Place of its rule in the order of definition; of one that is deleted, the first."""
+        entry = self._rules.get(subscription.rule.name)
+        return -1 if entry is None else entry.order
 
 
 def _nearest(line: Sequence[Draft], name: str) -> Draft | None:

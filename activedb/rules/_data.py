@@ -11,11 +11,10 @@ from typing import Any
 import yaml
 
 from activedb.errors import ActiveDBError, DefinitionError
-from activedb.events import Expression, any_of, deleted, event, inserted, seq, updated
+from activedb.rules._event_data import CHANGES, EventReader, check_fields
 from activedb.rules._function_names import FunctionNames
 from activedb.rules._rule import Rule
 from activedb.rules._without_event import FindReads
-from activedb.spelling import did_you_mean
 
 __all__ = ["rules_from_data", "rules_from_file"]
 
@@ -27,23 +26,15 @@ _OF_RULE = (
     "set_oriented",
     "condition_action",
     "after",
+    "partials_max",
+    "on_full",
+    "on_uncertain",
     "reads",
     "raises",
 )
 """Fields that a rule takes as they stand, and need not have."""
 _DEFAULTS = {"coupling": "immediate", "priority": None, "on_abort": "triggering"}
 _FIELDS = frozenset(("name", "on", "do", "when", "writes", "enabled", *_OF_RULE))
-_KINDS = ("event", "inserted", "updated", "deleted", "any_of", "seq", "not")
-_CHANGES = ("inserted", "updated", "deleted")
-_FIELDS_OF = {
-    "event": {"where", "alias"},
-    "inserted": {"where", "alias"},
-    "updated": {"columns", "where", "alias"},
-    "deleted": {"where", "alias"},
-    "any_of": set[str](),
-    "seq": {"same", "within", "where"},
-    "not": set[str](),
-}
 
 
 def rules_from_data(
@@ -71,7 +62,7 @@ def rules_from_data(
     DefinitionError
         Naming the rule, if something has no meaning; two rules with one name included.
     """
-    reader = _Reader(functions, table, find_reads)
+    reader = _Reader(functions, EventReader(functions, table), find_reads)
     found: dict[str, tuple[Rule, bool]] = {}
     for name, fields in _items(data):
         rule, enabled = reader.rule(name, fields)
@@ -101,27 +92,31 @@ def rules_from_file(path: str | Path) -> Any:
 @dataclass(frozen=True, slots=True)
 class _Reader:
     functions: FunctionNames
-    table: Callable[[str], Any]
+    events: EventReader
     find_reads: FindReads | None
 
     def rule(self, name: str, fields: Mapping[str, Any]) -> tuple[Rule, bool]:
         """One rule; errors begin with its name."""
         try:
-            _check_fields(fields, _FIELDS, needed=("do",))
+            check_fields(fields, _FIELDS, needed=("do",))
             enabled = fields.get("enabled", True)
             if not isinstance(enabled, bool):
                 raise DefinitionError(f"enabled is true or false, not {enabled!r}")
             if "on" not in fields and "when" not in fields:
                 raise DefinitionError("the field 'on' is missing, and there is no 'when' either")
             when = fields.get("when")
+            given = {f: fields[f] for f in _OF_RULE if f in fields}
+            policy = given.get("on_uncertain")
+            if isinstance(policy, str) and ":" in policy:
+                given["on_uncertain"] = self.functions.function(policy)
             rule = Rule.define(
                 self.functions.function(fields["do"]),
                 name=name,
-                on=self.expression(fields["on"]) if "on" in fields else None,
+                on=self.events.expression(fields["on"]) if "on" in fields else None,
                 when=None if when is None else self.functions.function(when),
                 writes=self.writes(fields.get("writes")),
                 find_reads=self.find_reads,
-                **{**_DEFAULTS, **{f: fields[f] for f in _OF_RULE if f in fields}},
+                **{**_DEFAULTS, **given},
             )
         except ActiveDBError as error:
             message = str(error)
@@ -130,59 +125,14 @@ class _Reader:
             raise type(error)(f"rule {name}: {message}") from error
         return rule, enabled
 
-    def expression(self, data: Any) -> Expression:
-        """The event expression of data such as ``{"updated": "accounts"}``."""
-        if not isinstance(data, Mapping):
-            raise DefinitionError(f"an event is written like {{event: EXIT}}, not {data!r}")
-        kinds = [kind for kind in _KINDS if kind in data]
-        if len(kinds) != 1:
-            raise DefinitionError(
-                f"an event is one of {', '.join(_KINDS)}, such as {{event: EXIT}}; {dict(data)!r} "
-                f"is {' and '.join(kinds) or 'none'}"
-            )
-        kind = kinds[0]
-        _check_fields(data, {kind} | _FIELDS_OF[kind])
-        what = data[kind]
-        if kind == "not":
-            return ~self.expression(what)
-        if kind == "seq":
-            return self.sequence(what, data)
-        if kind == "any_of":
-            if not isinstance(what, list):
-                raise DefinitionError(f"any_of takes a list of events, not {what!r}")
-            return any_of(*map(self.expression, what))
-        where = data.get("where")
-        options: dict[str, Any] = {
-            "where": None if where is None else self.functions.function(where),
-            "alias": data.get("alias"),
-        }
-        if kind == "event":
-            return event(what, **options)
-        table = self.table(what)
-        if kind == "updated":
-            return updated(table, *_strings(data.get("columns", ()), "columns"), **options)
-        return (inserted if kind == "inserted" else deleted)(table, **options)
-
     def writes(self, data: Any) -> Any:
         """What ``writes`` lists: names as they are, ``{"inserted": "log"}`` as expressions."""
         if not isinstance(data, list):
             return data
         return [
-            self.expression(item) if isinstance(item, Mapping) and _is_change(item) else item
+            self.events.expression(item) if isinstance(item, Mapping) and _is_change(item) else item
             for item in data
         ]
-
-    def sequence(self, parts: Any, data: Mapping[str, Any]) -> Expression:
-        """A sequence with its options."""
-        if not isinstance(parts, list):
-            raise DefinitionError(f"seq takes a list of events, not {parts!r}")
-        found: Expression = seq(*(self.expression(part) for part in parts))
-        same = _strings(data.get("same", ()), "same")
-        if same:
-            found = found.same(*same)
-        if data.get("where") is not None:
-            found = found.where(self.functions.function(data["where"]))
-        return found if data.get("within") is None else found.within(data["within"])
 
 
 def _items(data: Any) -> Iterable[tuple[str, Mapping[str, Any]]]:
@@ -205,26 +155,8 @@ def _items(data: Any) -> Iterable[tuple[str, Mapping[str, Any]]]:
         yield name, fields
 
 
-def _check_fields(
-    data: Mapping[Any, Any], known: Iterable[str], needed: Iterable[str] = ()
-) -> None:
-    names = frozenset(known)
-    for field in data:
-        if field not in names:
-            raise DefinitionError(f"there is no field {field!r}; {did_you_mean(field, names)}")
-    for field in needed:
-        if field not in data:
-            raise DefinitionError(f"the field {field!r} is missing")
-
-
 def _is_change(data: Mapping[Any, Any]) -> bool:
-    return any(kind in data for kind in _CHANGES)
-
-
-def _strings(value: Any, field: str) -> list[str]:
-    if not isinstance(value, list | tuple):
-        raise DefinitionError(f"{field} takes a list of names, not {value!r}")
-    return list(value)
+    return any(kind in data for kind in CHANGES)
 
 
 class _Loader(yaml.SafeLoader):

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from types import CodeType
 from typing import Any
 
-from activedb.events import Expression
-from activedb.rules._rule import Rule
+from activedb.events import Conjunction, Expression, Primitive, Query, Sequence, Term
+from activedb.rules._rule import OnFull, Rule
 
-__all__ = ["fingerprint"]
+__all__ = ["event_fingerprint", "fingerprint"]
 
 
 def fingerprint(rule: Rule) -> str:
@@ -20,11 +20,9 @@ def fingerprint(rule: Rule) -> str:
     them included, but not what they call and not the values they close over. Another minor version
     of Python compiles otherwise, which counts as a change.
     """
-    told: list[str] = []
-    for part in (
+    return _digest(
         rule.name,
-        repr(rule.on),
-        *(_told_of_function(f) for f in _predicates(rule.on)),
+        *_told_of_event(rule.on),
         _told_of_function(rule.action),
         "" if rule.when is None else _told_of_function(rule.when),
         str(rule.coupling),
@@ -34,23 +32,54 @@ def fingerprint(rule: Rule) -> str:
         repr(rule.set_oriented),
         str(rule.condition_action),
         repr(rule.after),
-    ):
-        told.append(f"{len(part)}:{part}")
-    return hashlib.blake2b(
-        "".join(told).encode("utf-8", "backslashreplace"), digest_size=32
-    ).hexdigest()
+        *_told_of_detection(rule),
+    )
+
+
+def event_fingerprint(rule: Rule) -> str:
+    """64 hexadecimal digits that are the same as long as it detects the same.
+
+    By which a state of its detector is known to be of this event.
+    """
+    return _digest(*_told_of_event(rule.on), *_told_of_detection(rule))
+
+
+def _digest(*told: str) -> str:
+    text = "".join(f"{len(part)}:{part}" for part in told)
+    return hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=32).hexdigest()
+
+
+def _told_of_event(expression: Expression) -> list[str]:
+    return [repr(expression), *(_told_of_function(f) for f in _predicates(expression))]
+
+
+def _told_of_detection(rule: Rule) -> list[str]:
+    """What it says about its detector; nothing if it says nothing."""
+    told = (rule.partials_max, rule.on_full, rule.on_uncertain)
+    if told == (None, OnFull.DROP_OLDEST, "raise"):
+        return []
+    bound, on_full, policy = told
+    return [repr(bound), on_full.value, _told_of_function(policy)]
 
 
 def _predicates(expression: Expression) -> list[Any]:
-    """The functions in an expression, in its order."""
-    inner = (*getattr(expression, "parts", ()), getattr(expression, "operand", None))
-    found = [f for part in inner if part is not None for f in _predicates(part)]
-    found += getattr(expression, "predicates", ())
-    predicate = getattr(expression, "predicate", None)
-    return found if predicate is None else [*found, predicate]
+    """The functions in an expression, in its order, and what else its text does not show."""
+    found: list[Any] = [f for part in expression.children for f in _predicates(part)]
+    if isinstance(expression, Sequence | Conjunction):
+        found += [*expression.predicates, *expression.readings]
+    elif isinstance(expression, Primitive):
+        found += [f for f in (expression.predicate, expression.reading) if f is not None]
+    elif isinstance(expression, Query):
+        found += [repr(expression.pattern), *(term for _, term in expression.returns)]
+    return found
 
 
 def _told_of_function(function: Any) -> str:
+    if isinstance(function, str | Term):
+        return repr(function)
+    written = getattr(function, "rule_text", None)
+    if isinstance(written, str):  # an action of the rule language
+        return written
     where = f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', '')}"
     code = getattr(function, "__code__", None)
     return where if code is None else f"{where} {_told_of_code(code)}"

@@ -3,66 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from dataclasses import dataclass, field, replace
 
-from activedb.events import Detector, Expression, Occurrence
+from activedb.events import Expression
 from activedb.rules._rule import OnAbort, Rule
+from activedb.rules._subscription import PARTIALS_MAX, Sharing, Subscription
 from coupling import ConditionAction, Coupling
 
-__all__ = ["RegisteredRule", "Subscription"]
+__all__ = ["RegisteredRule"]
 
 _numbers = itertools.count()
-
-
-class Subscription:
-    """A rule with the detector of its event.
-
-    The detector is used under the subscription's own latch; nothing else is taken under it.
-
-    Parameters
-    ----------
-    rule : Rule
-    detecting : Subscription, optional
-        Whose detector to go on with: that of an earlier version of the rule, on the same event.
-    """
-
-    __slots__ = ("_detector", "_latch", "is_composite", "rule")
-
-    def __init__(self, rule: Rule, *, detecting: Subscription | None = None):
-        self.rule = rule
-        if detecting is None:
-            self._detector = Detector(rule.on, name=rule.name)
-            self._latch = threading.Lock()
-        else:
-            self._detector, self._latch = detecting._detector, detecting._latch
-        self.is_composite = self._detector.horizon_us != 0
-
-    @property
-    def horizon_us(self) -> int | None:
-        """How far back a match may reach, in microseconds; None for without bound."""
-        return self._detector.horizon_us
-
-    @property
-    def partials(self) -> int:
-        """Occurrences kept because they may still become part of a match."""
-        with self._latch:
-            return self._detector.partials
-
-    def feed(self, o: Occurrence) -> list[Occurrence]:
-        """Matches that `o` completes."""
-        with self._latch:
-            return self._detector.feed(o)
-
-    def withdraw(self, o: Occurrence) -> None:
-        """Forget `o`, whose transaction aborted."""
-        with self._latch:
-            self._detector.withdraw(o)
-
-    def trim(self, before_us: int) -> None:
-        """Forget what no match at or after `before_us` can need."""
-        with self._latch:
-            self._detector.trim(before_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +86,30 @@ class RegisteredRule:
         """What aborts when it raises."""
         return self.rule.on_abort
 
+    @property
+    def partials(self) -> int:
+        """Occurrences that its detector keeps, as they may still become part of a match."""
+        return self.subscription.partials
+
+    @property
+    def dropped(self) -> int:
+        """Occurrences that its detector has forgotten because there were too many."""
+        return self.subscription.dropped
+
     @classmethod
-    def of(cls, rule: Rule, *, version: int, enabled: bool, fingerprint: str) -> RegisteredRule:
+    def of(
+        cls,
+        rule: Rule,
+        *,
+        version: int,
+        enabled: bool,
+        fingerprint: str,
+        partials_max: int = PARTIALS_MAX,
+        sharing: Sharing | None = None,
+    ) -> RegisteredRule:
         """A rule that comes last in the order of definition."""
-        return cls(rule, version, enabled, fingerprint, Subscription(rule))
+        subscription = Subscription(rule, partials_max=partials_max, sharing=sharing)
+        return cls(rule, version, enabled, fingerprint, subscription)
 
     def changed(
         self,
@@ -152,10 +122,17 @@ class RegisteredRule:
     ) -> RegisteredRule:
         """Another version of it, at its place in the order.
 
-        Its detector goes on if it listens to the same event as before and was not off meanwhile.
+        Its detector goes on if it detects the same as before and was not off meanwhile.
         """
-        goes_on = self.enabled and enabled and rule.on is self.rule.on
-        subscription = Subscription(rule, detecting=self.subscription if goes_on else None)
+        goes_on = (
+            self.enabled
+            and enabled
+            and rule.on is self.rule.on
+            and rule.partials_max == self.rule.partials_max
+            and rule.on_full == self.rule.on_full
+            and rule.on_uncertain == self.rule.on_uncertain
+        )
+        subscription = self.subscription.changed(rule, goes_on=goes_on)
         return replace(
             self,
             rule=rule,

@@ -16,7 +16,7 @@ from activedb.rules._without_event import FindReads, event_of_reads
 from activedb.transactions import Transaction
 from coupling import ConditionAction, Coupling
 
-__all__ = ["Action", "Condition", "OnAbort", "Rule"]
+__all__ = ["Action", "Condition", "OnAbort", "OnFull", "OnUncertain", "Rule"]
 
 Condition: TypeAlias = Callable[Concatenate[Transaction, Occurrence, ...], Any]
 E = TypeVar("E", bound=StrEnum)
@@ -25,6 +25,8 @@ Action: TypeAlias = Callable[Concatenate[Transaction, Occurrence, ...], Any]
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 _UNDECLARED = Declared()
 _PRIORITY_MAX = 2**63  # of the column
+OnUncertain: TypeAlias = str | Callable[[Any], Any]
+_POLICIES = ("raise", "certain", "possible", "reading")
 
 
 class OnAbort(StrEnum):
@@ -32,6 +34,13 @@ class OnAbort(StrEnum):
 
     RULE = "rule"
     TRIGGERING = "triggering"
+
+
+class OnFull(StrEnum):
+    """What a detector does that keeps as many occurrences as it may."""
+
+    DROP_OLDEST = "drop_oldest"
+    REFUSE = "refuse"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +70,12 @@ class Rule:
         When and where the action runs, relative to the condition.
     after : tuple of str
         Names of rules that end before it starts, if they are triggered together with it.
+    partials_max : int or None
+        How many occurrences its detector keeps at most; None: as the settings say.
+    on_full : OnFull
+        What happens when it would have to keep more.
+    on_uncertain : str or callable
+        What is made of candidates whose order is not certain (`activedb/events/README.md`).
     without_event : bool
         Whether its author has left out the event: `on` is any change of what the condition reads.
     declared : Declared
@@ -78,6 +93,9 @@ class Rule:
     set_oriented: bool = False
     condition_action: ConditionAction = ConditionAction.IMMEDIATE
     after: tuple[str, ...] = ()
+    partials_max: int | None = None
+    on_full: OnFull = OnFull.DROP_OLDEST
+    on_uncertain: OnUncertain = "raise"
     without_event: bool = False
     declared: Declared = field(default=_UNDECLARED, compare=False)
     _of_action: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
@@ -98,6 +116,9 @@ class Rule:
         set_oriented: bool = False,
         condition_action: str = "immediate",
         after: Any = (),
+        partials_max: int | None = None,
+        on_full: str = "drop_oldest",
+        on_uncertain: OnUncertain = "raise",
         reads: Any = None,
         writes: Any = None,
         raises: Any = None,
@@ -136,7 +157,7 @@ class Rule:
         if not isinstance(on, Expression):
             raise DefinitionError(
                 f"rule {name}: on= takes an event expression such as event('EXIT'), "
-                f"updated(table), any_of(…) or seq(…), not {on!r}"
+                f"updated(table), every(60), any_of(…) or seq(…), not {on!r}"
             )
         try:
             on.check()
@@ -182,6 +203,9 @@ class Rule:
             set_oriented=set_oriented,
             condition_action=then,
             after=_names_after(name, after, mode),
+            partials_max=_checked_bound(name, partials_max),
+            on_full=_one_of(OnFull, on_full, name, "on_full"),
+            on_uncertain=_checked_policy(name, on_uncertain),
             without_event=without_event,
             declared=declared,
             _of_action=of_action,
@@ -203,6 +227,25 @@ def _one_of(choices: Iterable[E], value: str, rule: str, option: str) -> E:
             return choice
     known = ", ".join(repr(str(choice)) for choice in choices)
     raise DefinitionError(f"rule {rule}: {option}={value!r} is not one of {known}")
+
+
+def _checked_bound(rule: str, partials_max: Any) -> int | None:
+    is_whole = isinstance(partials_max, int) and not isinstance(partials_max, bool)
+    if partials_max is None or (is_whole and partials_max >= 1):
+        return partials_max  # type: ignore[no-any-return]  # checked
+    raise DefinitionError(
+        f"rule {rule}: partials_max takes how many occurrences its event may keep, at least 1, "
+        f"not {partials_max!r}"
+    )
+
+
+def _checked_policy(rule: str, on_uncertain: Any) -> OnUncertain:
+    if callable(on_uncertain) or (isinstance(on_uncertain, str) and on_uncertain in _POLICIES):
+        return on_uncertain  # type: ignore[no-any-return]  # checked
+    raise DefinitionError(
+        f"rule {rule}: on_uncertain={on_uncertain!r} is not one of "
+        f"{', '.join(map(repr, _POLICIES))} or a function"
+    )
 
 
 def _names_after(rule: str, after: Any, coupling: Coupling) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from typing import Any
 from activedb.rules._fingerprint import fingerprint
 from activedb.rules._registered import RegisteredRule
 from activedb.rules._rule import OnAbort, Rule
+from activedb.rules._subscription import PARTIALS_MAX, Sharing
 from activedb.rules._without_event import FindReads
 from coupling import Coupling
 
@@ -33,14 +34,39 @@ CHANGEABLE = (
     "set_oriented",
     "condition_action",
     "after",
+    "partials_max",
+    "on_full",
+    "on_uncertain",
 )
 KEPT = frozenset(("coupling", "priority", "on_abort"))
 """Those that are in the row, so that a restart keeps them."""
 
 
-def registered(rule: Rule, *, version: int, enabled: bool) -> RegisteredRule:
-    """A rule that code or data defines, at a version."""
-    return RegisteredRule.of(rule, version=version, enabled=enabled, fingerprint=fingerprint(rule))
+def registered(
+    rule: Rule,
+    *,
+    version: int,
+    enabled: bool,
+    partials_max: int = PARTIALS_MAX,
+    sharing: Sharing | None = None,
+) -> RegisteredRule:
+    """A rule that code or data defines, at a version.
+
+    Parameters
+    ----------
+    partials_max : int
+        How many occurrences its detector keeps at most, if the rule does not say it; 0: any number.
+    sharing : Sharing, optional
+        What it shares with other rules.
+    """
+    return RegisteredRule.of(
+        rule,
+        version=version,
+        enabled=enabled,
+        fingerprint=fingerprint(rule),
+        partials_max=partials_max,
+        sharing=sharing,
+    )
 
 
 def next_version(

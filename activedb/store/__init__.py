@@ -3,16 +3,31 @@
 from sqlalchemy import Connection
 
 from activedb.store._borrowed import BorrowedSession, borrow, connection_of, listen_to
+from activedb.store._changed_rows import ChangedRows
 from activedb.store._connect import new_metadata, open_store
+from activedb.store._detector_rows import Adopted, DetectorRows
 from activedb.store._flushes import listen_to_flushes
 from activedb.store._hints import Hints
 from activedb.store._journal import Journal
 from activedb.store._locking_reads import LockingRead, plan_locks
 from activedb.store._overlay import Unlocked, tables_of
+from activedb.store._pgoutput import (
+    Begin,
+    Commit,
+    Delete,
+    Insert,
+    Message,
+    Note,
+    Relation,
+    Truncate,
+    Update,
+)
 from activedb.store._rows import named_rows
 from activedb.store._rule_rows import RuleRows
 from activedb.store._server_waits import Backend
 from activedb.store._session import Durable, Session
+from activedb.store._slot import Peeked, Slot
+from activedb.store._slot_tables import FollowedTable
 from activedb.store._statements import (
     Parameters,
     StatementPlan,
@@ -24,31 +39,58 @@ from activedb.store._store import Store
 from activedb.store._stream_journal import LedgerEntry, StreamJournal
 from activedb.store._tables import Key, Row, Tables, TableSpec, is_storable
 from activedb.store._write_set import Change, Log
+from activedb.store._written import (
+    Piece,
+    delete_of,
+    insert_of,
+    insert_of_rows,
+    select_of,
+    update_of,
+)
 
 __all__ = [
+    "Adopted",
     "Backend",
+    "Begin",
     "BorrowedSession",
     "Change",
+    "ChangedRows",
+    "Commit",
     "Connection",
+    "Delete",
+    "DetectorRows",
     "Durable",
+    "FollowedTable",
     "Hints",
+    "Insert",
     "Journal",
     "Key",
     "LedgerEntry",
     "LockingRead",
     "Log",
+    "Message",
+    "Note",
     "Parameters",
+    "Peeked",
+    "Piece",
+    "Relation",
     "Row",
     "RuleRows",
     "Session",
+    "Slot",
     "StatementPlan",
     "Store",
     "StreamJournal",
     "TableSpec",
     "Tables",
+    "Truncate",
     "Unlocked",
+    "Update",
     "borrow",
     "connection_of",
+    "delete_of",
+    "insert_of",
+    "insert_of_rows",
     "is_storable",
     "listen_to",
     "listen_to_flushes",
@@ -59,5 +101,7 @@ __all__ = [
     "plan_locks",
     "plan_write",
     "rows_by_default",
+    "select_of",
     "tables_of",
+    "update_of",
 ]

@@ -26,6 +26,7 @@ from activedb.store._faults import translated
 from activedb.store._latch import Latch
 from activedb.store._owned import OwnedTable
 from activedb.store._session import Durable, Session
+from activedb.store._slot_tables import FOLLOWED, raise_here
 from activedb.store._tables import Key, Row, TableSpec
 from activedb.store._write_set import Change, Log
 
@@ -73,7 +74,10 @@ class BorrowedSession(Session):
     to its pool, as always with SQLAlchemy.
     """
 
-    def __init__(self, store: Store, latch: Latch, connection: Connection):
+    def __init__(
+        self, store: Store, latch: Latch, connection: Connection, *, is_followed: bool = False
+    ):
+        self._is_followed = is_followed
         self._borrowed = weakref.ref(connection)
         transaction = connection.get_transaction()
         assert transaction is not None, "borrow has begun one"
@@ -131,6 +135,25 @@ class BorrowedSession(Session):
         if exclusive and self._store.ownership.owned(spec) is not None:
             self._doubtful.setdefault(spec, set()).update(keys)
         return rows
+
+    def flush(self, changes: Sequence[Change], log: Log, durable: Iterable[Durable] = ()) -> None:
+        """Write as `Session.flush` does, and tell who follows changes that this is ours."""
+        self.raises(True)
+        super().flush(changes, log, durable)
+        # After an error what was said is undone with the rest, back to a savepoint or the start.
+        self.raises(False)
+
+    def raises(self, is_raised: bool) -> None:
+        """From now on events are raised here for what is written, or no more.
+
+        One round trip if somebody follows changes, else none.
+        """
+        if self._is_followed:
+            with self._using("mark what is written") as connection:
+                raise_here(connection, self._store.raised() if is_raised else "")
+
+    def _mark(self, connection: Connection) -> None:
+        """Nothing: see `flush`."""
 
     def commit(
         self,
@@ -327,13 +350,15 @@ def borrow(store: Store, connection: Connection) -> BorrowedSession:
             f"the connection goes through the driver {yours}; hand over one that goes through "
             f"{mine}, as in {store.engine.dialect.name}+{mine}://…"
         )
+    is_followed = False
     if store.is_shared:
         with translated("look at the connection"):
-            level = connection.get_isolation_level()
+            level, is_followed = connection.execute(FOLLOWED).one()
+        level = level.upper()
         if level != "READ COMMITTED":
             raise ConfigurationError(
                 f"the connection's isolation level is {level}: it would read from a snapshot what "
                 f"others have changed before it was locked. Use READ COMMITTED; the locks taken "
                 f"here make the transaction serializable"
             )
-    return BorrowedSession(store, store.latch_of(connection), connection)
+    return BorrowedSession(store, store.latch_of(connection), connection, is_followed=is_followed)

@@ -28,6 +28,7 @@ from activedb.store._latch import Latch
 from activedb.store._lease import NoLease
 from activedb.store._ownership import NoOwnership
 from activedb.store._server_waits import Backend
+from activedb.store._slot import Slot
 from activedb.store._store import Store
 from activedb.store._system import system
 from activedb.store._tables import Key, TableSpec
@@ -98,6 +99,13 @@ class MemoryStore(Store):
             "memory:// belongs to one process, which runs its rules itself: no other one can see "
             "or share them. Workers need a Postgres: set ACTIVEDB_URL, or leave the URL out for "
             "the embedded one"
+        )
+
+    def slot(self, name: str) -> Slot:
+        raise ConfigurationError(
+            "memory:// belongs to one process: nobody else can change its rows, so there is "
+            "nothing to follow. Changes by others are followed on a Postgres: set ACTIVEDB_URL, or "
+            "leave the URL out for the embedded one"
         )
 
     def latch(self) -> _Turn:

@@ -68,7 +68,10 @@ _EPOCHS = (
 _BY_ITSELF = text(
     """
     SELECT
-        EXISTS (SELECT FROM pg_trigger WHERE tgrelid = c.oid AND NOT tgisinternal) AS triggers,
+        EXISTS (
+            SELECT FROM pg_trigger
+            WHERE tgrelid = c.oid AND NOT tgisinternal AND tgname !~ '^activedb_mark_'
+        ) AS triggers,
         EXISTS (
             SELECT FROM pg_constraint
             WHERE conrelid = c.oid AND contype = 'f'

@@ -25,6 +25,8 @@ from activedb.store._lease import Lease
 from activedb.store._ownership import Ownership
 from activedb.store._prepared import PREPARE_THRESHOLD
 from activedb.store._server_waits import Backend, backends
+from activedb.store._slot import Slot
+from activedb.store._slot_tables import say_raised
 from activedb.store._store import Store
 from activedb.store._tables import Key, TableSpec
 from activedb.store.embedded import EmbeddedServer
@@ -132,8 +134,9 @@ class PostgresStore(Store):
                 f"the server at {mask_url(str(url))} is PostgreSQL {version}; 15 or newer is needed"
             )
         # One connection for the locks on tables, one for the lease, one to listen for firings:
-        # each is kept for as long as it is in use, and idle for nearly all of that.
-        self._idle = engine_of(3, 0, isolation_level="AUTOCOMMIT")
+        # each is kept for as long as it is in use, and idle for nearly all of that. And one for
+        # each slot that is followed.
+        self._idle = engine_of(3, 8, isolation_level="AUTOCOMMIT")
         self.ownership = Ownership(self._idle, self._short, self.schema)
         self.lease = Lease(self._idle)
 
@@ -159,6 +162,9 @@ class PostgresStore(Store):
     def hints(self) -> Hints:
         return Hints(self._idle, self.schema)
 
+    def slot(self, name: str) -> Slot:
+        return Slot(self._idle, self.short, self.schema, name, self._patience_s)
+
     def latch(self) -> Latch:
         return threading.RLock()
 
@@ -183,7 +189,13 @@ class PostgresStore(Store):
         return threading.RLock()
 
     def acquire(self) -> Connection:
-        return self._flat.take()
+        connection = self._flat.take()
+        try:
+            say_raised(connection, self.raised())
+        except BaseException:
+            self._flat.give_back(connection)
+            raise
+        return connection
 
     def begin_writing(self, connection: Connection, latch: Latch) -> None:
         """Nothing to do: the transaction began with the first statement."""

@@ -192,7 +192,10 @@ class Postmaster:
         # another process has its number.
         for stale in (self.data / "postmaster.pid", folder / f"{_SOCKET}.lock"):
             stale.unlink(missing_ok=True)
-        options = shlex.join(["-h", "", "-p", str(_PORT), "-k", str(folder)])
+        # Not at initdb, so that data of older releases have it, too: what others change can be
+        # followed then, and commits take no longer.
+        settings = ["-c", "wal_level=logical"]
+        options = shlex.join(["-h", "", "-p", str(_PORT), "-k", str(folder), *settings])
         started = self._run(
             # Relative names, because pg_ctl does not quote them well for its shell.
             *("pg_ctl", "start", "-D", self.data.name, "-l", "server.log", "-o", options),

@@ -31,6 +31,7 @@ from activedb.store._owned import OwnedTable
 from activedb.store._rows import rows_of
 from activedb.store._savepoints import roll_back_to
 from activedb.store._shadow import Dirty
+from activedb.store._slot_tables import raise_here, said_raised
 from activedb.store._tables import Key, Row, Tables, TableSpec
 from activedb.store._write_set import Change, Log, naming, write, write_step_by_step
 
@@ -282,8 +283,18 @@ class Session(FlatTransaction):
         self._committed()
         self._store.trigger("after commit")
 
+    def raises(self, is_raised: bool) -> None:
+        """Nothing: events are raised for all that is written here; see `BorrowedSession`."""
+
+    def _mark(self, connection: Connection) -> None:
+        """Mark what is written with the rules that heard of it, if they were others before."""
+        raised = self._store.raised()
+        if raised != said_raised(connection):
+            raise_here(connection, raised)
+
     def _about_to_write(self, connection: Connection, changes: Sequence[Change]) -> None:
         self._flushed.extend(changes)  # from now on, whoever is cut off has to ask
+        self._mark(connection)
         if self._number is None:
             self._number = self._store.number_of(connection)
         if self._touched:

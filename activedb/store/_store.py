@@ -16,6 +16,7 @@ from activedb.store._lease import Lease, NoLease
 from activedb.store._ownership import NoOwnership, Ownership
 from activedb.store._server_waits import Backend
 from activedb.store._session import Session
+from activedb.store._slot import Slot
 from activedb.store._tables import Key, TableSpec
 
 __all__ = ["TRIGGER_POINTS", "Store"]
@@ -50,6 +51,8 @@ class Store(ABC):
     trigger : callable
         Called with the name of each of `TRIGGER_POINTS` that a commit reaches; does nothing
         unless a test says otherwise.
+    raised : callable
+        Tells which rules hear of what is written here, for who follows changes; see `_slot`.
     """
 
     schema: str
@@ -62,6 +65,7 @@ class Store(ABC):
         self.engine = engine
         self.metadata = metadata
         self.trigger: Callable[[str], object] = lambda point: None
+        self.raised: Callable[[], str] = lambda: ""
 
     def session(self) -> Session:
         """A conversation for one hierarchy; its connection is opened when first used."""
@@ -103,6 +107,16 @@ class Store(ABC):
         ------
         ConfigurationError
             If no other process can see them.
+        """
+
+    @abstractmethod
+    def slot(self, name: str) -> Slot:
+        """A replication slot, to be opened, of the changes that anybody makes.
+
+        Raises
+        ------
+        ConfigurationError
+            If there can be none.
         """
 
     @abstractmethod

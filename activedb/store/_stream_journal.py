@@ -10,7 +10,7 @@ from sqlalchemy import Connection, delete, func, insert, select
 
 from activedb.store._faults import translated
 from activedb.store._store import Store
-from activedb.store._system import late_events, ledger, stream_events
+from activedb.store._system import late_events, ledger, producers, stream_events
 
 __all__ = ["LedgerEntry", "StreamJournal"]
 
@@ -86,6 +86,32 @@ class StreamJournal:
         with translated("read the late events"), self._store.short() as connection:
             return [dict(row) for row in connection.execute(statement).mappings()]
 
+    def producers(self) -> dict[str, Mapping[str, Any]]:
+        """What was known of each producer when it was written, in the order of joining."""
+        c = producers.c
+        statement = select(c.name, c.known).where(c.stream == self._stream).order_by(c.place)
+        with translated("read the producers"), self._store.short() as connection:
+            return {row.name: row.known for row in connection.execute(statement)}
+
+    def write_producers(
+        self, connection: Connection, known: Mapping[str, tuple[int, Mapping[str, Any] | None]]
+    ) -> None:
+        """Write what is known of producers, by name: place and record; no record: it has gone."""
+        if not known:
+            return
+        connection.execute(
+            delete(producers).where(
+                producers.c.stream == self._stream, producers.c.name.in_(list(known))
+            )
+        )
+        rows = [
+            {"stream": self._stream, "name": name, "place": place, "known": record}
+            for name, (place, record) in known.items()
+            if record is not None
+        ]
+        if rows:
+            connection.execute(insert(producers), rows)
+
     def totals(self) -> dict[str, int]:
         """Events processed, late and dead, over all batches of the stream."""
         c = ledger.c
@@ -144,6 +170,6 @@ class StreamJournal:
 def _insert_all(
     connection: Connection, table: Any, records: Iterable[Mapping[str, Any]], head: dict[str, Any]
 ) -> None:
-    rows = [{**record, **head} for record in records]
+    rows = [{"stamp": None, **record, **head} for record in records]
     if rows:
         connection.execute(insert(table), rows)

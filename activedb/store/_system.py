@@ -22,10 +22,14 @@ from sqlalchemy import (
 
 __all__ = [
     "dead_letters",
+    "detector_states",
+    "followers",
     "late_events",
     "ledger",
     "owned_tables",
+    "partials",
     "pending_firings",
+    "producers",
     "rules",
     "stream_events",
     "system",
@@ -63,9 +67,10 @@ stream_events = Table(
     Column("event_id", Text),
     Column("type", Text, nullable=False),
     Column("params", JSON, nullable=False),
+    Column("stamp", JSON(none_as_null=True)),
 )
 """Events at or after the punctuation wait here; earlier ones are kept while a pattern's window
-may still need them."""
+may still need them. ``stamp``: the timestamp where it is an accuracy interval."""
 
 late_events = Table(
     "activedb_late_events",
@@ -79,7 +84,19 @@ late_events = Table(
     Column("type", Text, nullable=False),
     Column("params", JSON, nullable=False),
     Column("reason", Text, nullable=False),
+    Column("stamp", JSON(none_as_null=True)),
 )
+
+producers = Table(
+    "activedb_producers",
+    system,
+    Column("stream", String(200), primary_key=True),
+    Column("name", String(200), primary_key=True),
+    Column("place", Integer, nullable=False),
+    Column("known", JSON, nullable=False),
+)
+"""The producers of a stream, by ``place`` in the order in which they joined. ``known`` is what was
+known of one when it was written: its sync points are this far or further."""
 
 dead_letters = Table(
     "activedb_dead_letters",
@@ -128,6 +145,45 @@ triggered by a run that is done again after a crash (a stream's batch, a detache
 when they are ``done``, until that run has committed, so that doing it again finds them. An
 ``intent`` is due only if the transaction that triggered it aborts. ``holder`` is the number of the
 lease of the process that runs it, or whose intent it is; NULL: whoever is first may take it."""
+
+followers = Table(
+    "activedb_followers",
+    system,
+    Column("slot", String(63), primary_key=True),
+    Column("lsn", BigInteger),
+    Column("since", DateTime(timezone=True), server_default=func.now(), nullable=False),
+)
+"""One row per replication slot that is followed for this schema; see `_slot`. ``lsn``: what has
+committed before this place of the server's log has been taken, and what it triggered is recorded;
+NULL until the slot is made."""
+
+detector_states = Table(
+    "activedb_detector_states",
+    system,
+    Column("rule", String(200), primary_key=True),
+    Column("stream", String(200), primary_key=True),
+    Column("holder", BigInteger, primary_key=True, autoincrement=False),
+    Column("event", String(64), nullable=False),
+    Column("state", JSON, nullable=False),
+)
+"""What the detectors of rules keep whose state does not follow from the last events alone. Of a
+rule that follows the time of a stream: written with each part of it, ``holder`` is 0. Of others
+``stream`` is empty, and ``holder`` the number of the lease of the process that has the detector.
+``event`` is the fingerprint of what is detected: the state is of no use to another event."""
+
+partials = Table(
+    "activedb_partials",
+    system,
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("rule", String(200), nullable=False),
+    Column("holder", BigInteger, nullable=False),
+    Column("event", String(64), nullable=False),
+    Column("us", BigInteger, nullable=False),
+    Column("occurrence", JSON, nullable=False),
+    Index("activedb_partials_rule", "rule", "holder", "us"),
+)
+"""Events outside of streams that detectors keep for later matches, of rules whose state follows
+from these alone; written in the commit of the transaction that raised them."""
 
 rules = Table(
     "activedb_rules",

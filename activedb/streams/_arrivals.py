@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from activedb.errors import BadEvent
-from activedb.events import Occurrence, decode_params, encode_params
+from activedb.events import (
+    Occurrence,
+    Timestamp,
+    decode_params,
+    decode_stamp,
+    encode_params,
+    encode_stamp,
+)
 from activedb.store import is_storable
 from activedb.streams._batch import PARAM_PREFIX, AtomicBatch
 from activedb.streams._declaration import Stream
@@ -34,15 +41,24 @@ class Arrival:
     position: int
 
     @property
-    def order(self) -> tuple[int, str, int, int]:
-        """Event-time order; ties go by event id, then by arrival."""
+    def order(self) -> tuple[int, str, int, int, str, int, int]:
+        """Event-time order: that of the lower ends; ties go by event id, then by arrival.
+
+        What is certainly before something comes before it: by reference time, as its interval then
+        begins before, or by the node's local clock, as lower ends of one node never go back, and of
+        those that are equal the local readings tell.
+        """
         o = self.occurrence
-        return (o.us, o.id or "", self.batch_id, self.position)
+        stamp = o.stamp
+        head = (o.low_us, "", 0)
+        if stamp is not None and stamp.local_us is not None:
+            head = (o.low_us, stamp.node or "", stamp.local_us)
+        return (*head, o.us, o.id or "", self.batch_id, self.position)
 
     def record(self) -> dict[str, Any]:
         """The event as a row; `restore` undoes it."""
         o = self.occurrence
-        return {
+        record = {
             "us": o.us,
             "batch_id": self.batch_id,
             "position": self.position,
@@ -50,12 +66,18 @@ class Arrival:
             "type": o.name,
             "params": encode_params(o.params),
         }
+        return record if o.stamp is None else {**record, "stamp": encode_stamp(o.stamp)}
 
     @classmethod
     def restore(cls, record: Mapping[str, Any]) -> Arrival:
         """The event that `record` was made of."""
-        when = _EPOCH + timedelta(microseconds=record["us"])
+        stamp = record.get("stamp")
         params = decode_params(record["params"])
+        when: Timestamp
+        if stamp is None:
+            when = _EPOCH + timedelta(microseconds=record["us"])
+        else:
+            when = decode_stamp(stamp)
         o = Occurrence(record["type"], when, params, id=record["event_id"])
         return cls(o, record["batch_id"], record["position"])
 
@@ -84,9 +106,19 @@ def of_batch(stream: Stream, batch: AtomicBatch, punctuation_us: int | None) -> 
 
 
 def of_occurrences(
-    stream: Stream, occurrences: Iterable[Occurrence], batch_id: int, punctuation_us: int | None
+    stream: Stream,
+    occurrences: Iterable[Occurrence],
+    batch_id: int,
+    punctuation_us: int | None,
+    observe: Callable[[Occurrence], None] = lambda o: None,
 ) -> Arrivals:
-    """Sort events that come from Python; those before `punctuation_us` are late. O(events)."""
+    """Sort events that come from Python; those before `punctuation_us` are late. O(events).
+
+    Parameters
+    ----------
+    observe : callable
+        Is shown each event that can be kept, and raises `BadEvent` if it is none of the stream's.
+    """
 
     def events() -> Iterator[Occurrence | Refused]:
         for position, o in enumerate(occurrences):
@@ -94,7 +126,8 @@ def of_occurrences(
             try:
                 if problem is not None:
                     raise BadEvent(problem)
-                yield _keepable(o)
+                observe(_keepable(o))
+                yield o
             except BadEvent as error:
                 payload = {"type": o.name, "timestamp": str(o.timestamp), **_shown(o.params)}
                 yield Refused(position, payload, error)
@@ -111,7 +144,7 @@ def _sorted(
             arrivals.refused.append(event)
             continue
         arrival = Arrival(event, batch_id, position)
-        is_late = punctuation_us is not None and event.us < punctuation_us
+        is_late = punctuation_us is not None and event.low_us < punctuation_us
         (arrivals.late if is_late else arrivals.admitted).append(arrival)
     return arrivals
 

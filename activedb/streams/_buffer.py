@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable
 
+from activedb.events import Occurrence
 from activedb.streams._arrivals import Arrival
 
 __all__ = ["EventTimeBuffer"]
@@ -29,9 +29,10 @@ class EventTimeBuffer:
         self._arrivals.sort(key=lambda a: a.order)
 
     def first(self, punctuation_us: int | None, count_max: int) -> tuple[list[Arrival], int | None]:
-        """The first arrivals before the punctuation, about `count_max` of them.
+        """The first arrivals that the punctuation has passed, about `count_max` of them.
 
-        Events of one timestamp stay together, so that a punctuation can part them from the rest.
+        Events of one timestamp stay together, and what overlaps one that ends later does, so that
+        a punctuation can part them from the rest. O(those returned).
 
         Parameters
         ----------
@@ -42,24 +43,59 @@ class EventTimeBuffer:
         -------
         arrivals : list of Arrival
         next_us : int or None
-            Time of the next arrival before the punctuation, None if these are all.
+            A punctuation that has passed these and no more, None if they are all.
         """
-        everything = self._arrivals
-        end = len(everything)
-        if punctuation_us is not None:
-            end = bisect_left(everything, punctuation_us, key=lambda a: a.occurrence.us)
-        if end <= count_max:
-            return everything[:end], None
-        last_us = everything[count_max - 1].occurrence.us
-        cut = bisect_left(everything, last_us + 1, lo=count_max, key=lambda a: a.occurrence.us)
-        if cut >= end:
-            return everything[:end], None
-        return everything[:cut], everything[cut].occurrence.us
+        ends_us = -(2**63)
+        for place, arrival in enumerate(self._arrivals):
+            high_us = arrival.occurrence.high_us
+            if punctuation_us is not None and high_us >= punctuation_us:
+                return self._arrivals[:place], None
+            if place >= count_max and high_us > ends_us:
+                return self._arrivals[:place], high_us
+            ends_us = max(ends_us, high_us)
+        return self._arrivals[:], None
+
+    def passed(self, punctuation_us: int | None, more: Iterable[Arrival] = ()) -> int:
+        """How many arrivals a punctuation has passed: the first ones, up to one that it has not.
+
+        O(those that it has).
+
+        Parameters
+        ----------
+        punctuation_us : int or None
+            None: it is not known, and has passed none.
+        more : iterable of Arrival
+            As if these were there, too; O((n + k) log k).
+        """
+        arrivals = self._arrivals
+        if more := list(more):
+            arrivals = sorted([*arrivals, *more], key=lambda a: a.order)
+        if punctuation_us is None:
+            return 0
+        for place, arrival in enumerate(arrivals):
+            if arrival.occurrence.high_us >= punctuation_us:
+                return place
+        return len(arrivals)
+
+    def overlapping(self, place: int) -> list[Occurrence]:
+        """The events behind this place that may be before the one there; O(those)."""
+        o = self._arrivals[place].occurrence
+        found = []
+        for behind in range(place + 1, len(self._arrivals)):
+            other = self._arrivals[behind].occurrence
+            if other.low_us >= o.high_us:
+                break
+            found.append(other)
+        return found
+
+    def lowest_us(self, place: int = 0) -> int | None:
+        """Where the first arrival from a place on begins; None if there is none."""
+        return self._arrivals[place].occurrence.low_us if place < len(self._arrivals) else None
 
     def remove_first(self, count: int) -> None:
         """Drop the first `count` arrivals: they have been processed durably."""
         del self._arrivals[:count]
 
     def newest_us(self) -> int | None:
-        """Time of the newest arrival, None if the buffer is empty."""
-        return self._arrivals[-1].occurrence.us if self._arrivals else None
+        """Where the last arrivals end, None if the buffer is empty; O(arrivals)."""
+        return max((a.occurrence.high_us for a in self._arrivals), default=None)

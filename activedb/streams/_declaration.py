@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import PurePath
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from activedb.errors import DefinitionError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
+
+    from activedb.errors import ProducerSilent
 
 FORMATS = ("csv", "json", "orc", "parquet", "text")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
@@ -89,9 +91,11 @@ class Stream:
     source : Files, optional
         Where the rows come from. None for a stream fed from a DataFrame.
     type : str
-        Expression for the event type, ``"'TWEET'"`` or ``"upper(kind)"``.
+        Expression for the event type, ``"'TWEET'"`` or ``"upper(kind)"``; a stream of producers
+        needs none.
     timestamp : str
-        Expression of type TIMESTAMP for the event time; NULL means it cannot be understood.
+        Expression of type TIMESTAMP for the event time; NULL means it cannot be understood. A
+        stream of producers needs none.
     id : str, optional
         Expression for the event's id, which orders events of equal time.
     params : Mapping[str, str], optional
@@ -102,6 +106,17 @@ class Stream:
     delay : timedelta
         How far an event may lag behind the newest one in event time; older ones are late.
         Spark counts whole milliseconds, so a finer delay is rounded up.
+    membership : {"atomic", "weak"}, optional
+        The events are stamped by several producers, and each is processed when it is stable: when
+        nothing still to come from any of them can precede or overlap it. Atomic: a producer is
+        registered before it may send. Weak: it is discovered by its first event, and may come too
+        late. None: the stream has no producers, and a punctuation tells what is complete.
+    silent_after : float or timedelta, optional
+        How long a producer may keep silent, in seconds; None: forever.
+    on_silent : callable, optional
+        Gets the `ProducerSilent` of each producer that is silent; None: the feed raises it.
+    waiting_max : int
+        How many events may wait until they are stable; a feed that goes beyond is refused.
 
     Raises
     ------
@@ -111,12 +126,16 @@ class Stream:
 
     name: str = field(kw_only=False)
     source: Files | None = None
-    type: str
-    timestamp: str
+    type: str = ""
+    timestamp: str = ""
     id: str | None = None
     params: Mapping[str, str] | None = None
     types: Mapping[str, tuple[str, ...]]
     delay: timedelta = timedelta(0)
+    membership: Literal["atomic", "weak"] | None = None
+    silent_after: float | timedelta | None = None
+    on_silent: Callable[[ProducerSilent], object] | None = None
+    waiting_max: int = 100_000
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
@@ -125,6 +144,7 @@ class Stream:
                 "and _, at most 63 characters"
             )
         try:
+            self._check_membership()
             self._check_expressions()
             self._check_types()
             if not isinstance(self.delay, timedelta):
@@ -138,9 +158,49 @@ class Stream:
         types = {name: tuple(required) for name, required in self.types.items()}
         object.__setattr__(self, "types", MappingProxyType(types))
 
+    @property
+    def silent_after_us(self) -> int | None:
+        """`silent_after` in microseconds."""
+        if self.silent_after is None:
+            return None
+        if isinstance(self.silent_after, timedelta):
+            return self.silent_after // timedelta(microseconds=1)
+        return round(self.silent_after * 1_000_000)
+
+    def _check_membership(self) -> None:
+        if self.membership is None:
+            if self.silent_after is not None or self.on_silent is not None:
+                raise DefinitionError(
+                    'only a stream of producers knows who is silent: give membership="atomic" '
+                    'or "weak", too'
+                )
+            return
+        if self.membership not in ("atomic", "weak"):
+            raise DefinitionError(f'membership is "atomic" or "weak", not {self.membership!r}')
+        if self.source is not None or self.delay:
+            raise DefinitionError(
+                "what producers send comes stamped from Python: leave out source and delay"
+            )
+        silent = self.silent_after
+        if isinstance(silent, bool) or not isinstance(silent, int | float | timedelta | None):
+            raise DefinitionError(
+                f"silent_after must be seconds or a timedelta, not {self.silent_after!r}"
+            )
+        if silent is not None:
+            seconds = silent.total_seconds() if isinstance(silent, timedelta) else silent
+            if not 0 < seconds < float("inf"):
+                raise DefinitionError(f"silent_after must be positive, not {self.silent_after!r}")
+        if self.on_silent is not None and not callable(self.on_silent):
+            raise DefinitionError(f"on_silent must be a function, not {self.on_silent!r}")
+        if isinstance(self.waiting_max, bool) or not isinstance(self.waiting_max, int):
+            raise DefinitionError(f"waiting_max must be a whole number, not {self.waiting_max!r}")
+        if self.waiting_max < 1:
+            raise DefinitionError(f"waiting_max must be at least 1, not {self.waiting_max}")
+
     def _check_expressions(self) -> None:
-        _require_text("type", self.type)
-        _require_text("timestamp", self.timestamp)
+        if self.membership is None:
+            _require_text("type", self.type)
+            _require_text("timestamp", self.timestamp)
         if self.id is not None:
             _require_text("id", self.id)
         if self.params is None:

@@ -65,6 +65,9 @@ class Listener(Protocol):
     def at_commit_point(self, t: Transaction) -> None:
         """`t` is about to commit; its children have ended."""
 
+    def aborting(self, t: Transaction) -> None:
+        """`t` has aborted; it has its locks still."""
+
     def ended(self, t: Transaction) -> None:
         """`t` has committed or aborted; its locks are passed on already."""
 
@@ -330,6 +333,8 @@ class Forest:
                 node.hierarchy.members.discard(node.id)
         try:
             self.dependencies.ending(node)
+            if not committed:
+                self.listener.aborting(node)
         finally:
             self._pass_on(node, committed=committed)
 

@@ -225,6 +225,10 @@ class Transaction(Nesting):
                 node = node.parent
         return seen
 
+    def lock_detector(self, rule: str) -> None:
+        """Keep other hierarchies from the detector of a rule, until the end of this one."""
+        self._lock((f"detector of rule {rule}",), Mode.X)
+
     def lock_rows_of(self, spec: TableSpec) -> None:
         """Be ready to lock single rows of a table for writing."""
         self._lock((spec.name,), Mode.IX)

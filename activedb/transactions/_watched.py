@@ -47,8 +47,9 @@ class Watched:
     def _before(self, session: Any, written: list[tuple[Any, tuple[Any, ...]]]) -> None:
         rows: _Rows = {}
         if written:
-            with self._locked(session, written) as (_, rows):
+            with self._locked(session, written) as (t, rows):
                 pass
+            t.hierarchy.session.raises(True)
         self._old[session] = rows
 
     def _after(self, session: Any, written: list[tuple[Any, tuple[Any, ...]]]) -> None:
@@ -56,6 +57,7 @@ class Watched:
         if old is None or not written:  # None: another way of listening has told it
             return
         with self._locked(session, written) as (t, rows):
+            t.hierarchy.session.raises(False)
             for (spec, key), new in rows.items():
                 before = old.get((spec, key))
                 if before != new:

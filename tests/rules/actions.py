@@ -6,9 +6,23 @@ from os import getcwd  # what a module has for itself is not offered to data
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from activedb import Occurrence, Transaction
+    from collections.abc import Mapping
 
-__all__ = ["capital", "check", "grow", "is_big", "is_poor", "note", "peeks"]
+    from activedb import Occurrence, Transaction
+    from activedb.errors import UncertainOrder
+
+__all__ = [
+    "capital",
+    "check",
+    "choose",
+    "grow",
+    "is_big",
+    "is_open",
+    "is_poor",
+    "is_rising",
+    "note",
+    "peeks",
+]
 
 noted: list[str] = []
 here = getcwd
@@ -37,6 +51,21 @@ def is_big(o: Occurrence) -> bool:
 def is_poor(t: Transaction, o: Occurrence) -> bool:
     """Whether a row's balance is small."""
     return bool(o.params["balance"] < 5)
+
+
+def is_rising(parts: Mapping[str, Occurrence]) -> bool:
+    """Whether the numbers of the parts A and B rise."""
+    return bool(parts["A"].params["n"] < parts["B"].params["n"])
+
+
+def is_open(t: Transaction, o: object) -> bool:
+    """Whether there is an account 1."""
+    return t.get("accounts", 1) is not None
+
+
+def choose(error: UncertainOrder) -> tuple[object, ...]:
+    """Make all candidates whose order is not certain."""
+    return tuple(error.candidates)
 
 
 def peeks(t: Transaction, o: Occurrence) -> bool:

@@ -27,7 +27,7 @@ def listening(db: Database, ran: list[str], name: str, on: Any = None, **options
     def act(t: Transaction, o: Occurrence) -> None:
         ran.append(name)
 
-    db.rule(on=on or adb.event("E"), name=name, **options)(act)
+    db.rule(on=adb.event("E") if on is None else on, name=name, **options)(act)
 
 
 @pytest.mark.parametrize("coupling", ["immediate", "deferred"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -92,6 +93,98 @@ def test_event_of_data_is_the_expression_of_code(
     assert rule.on == expression
 
 
+A, B, C = adb.event("A"), adb.event("B"), adb.event("C")
+A_, B_ = {"event": "A"}, {"event": "B"}
+
+
+@pytest.mark.parametrize(
+    ("yaml_text", "expression"),
+    [
+        (
+            "{event: A, reading: tests.rules.actions:is_open}",
+            adb.event("A", reading=actions.is_open),
+        ),
+        ("{late: tweets, alias: t}", adb.late("tweets", alias="t")),
+        ("{every: 60, offset: 5, alias: tick}", adb.every(60, offset=5, alias="tick")),
+        ("{at: 2026-01-01T00:00:00Z}", adb.at(datetime(2026, 1, 1, tzinfo=UTC))),
+        ("{at: 1000.5}", adb.at(1000.5)),
+        ("{cron: '*/5 * * * *', zone: Europe/Paris}", adb.cron("*/5 * * * *", "Europe/Paris")),
+        ("{called: pay, alias: p}", adb.called("pay", alias="p")),
+        ("{returned: Account.withdraw}", adb.returned("Account.withdraw")),
+        ("{transaction: committing}", adb.committing()),
+        ("{all_of: [{event: A}, {event: B}], same: [n], within: 5}", (A & B).same("n").within(5)),
+        ("{any_of: [{seq: [{event: A}, {event: B}]}, {event: C}]}", adb.seq(A, B) | C),
+        (
+            "{some_of: [{event: A}, {event: B}, {event: C}], count: 2, context: recent}",
+            adb.some_of(2, A, B, C).context("recent"),
+        ),
+        (
+            "{seq: [{event: A}, {event: B}], where: tests.rules.actions:is_rising, gap: 3,"
+            " select: next, skip: {to_first: B}, within: 9}",
+            adb.seq(A, B)
+            .where(actions.is_rising)
+            .within(9)
+            .gap(3)
+            .selecting("next")
+            .skipping("to_first", "B"),
+        ),
+        (
+            "{seq: [{event: A}, {event: B}], reading: [tests.rules.actions:is_open],"
+            " skip: past_last, context: chronicle}",
+            adb.seq(A, B).reading(actions.is_open).context("chronicle").skipping("past_last"),
+        ),
+        (
+            "{seq: [{event: A}, {many: {event: B}, min: 2, max: 4, greedy: false, alias: bs},"
+            " {optional: {event: C}}]}",
+            adb.seq(A, adb.many(B, 2, 4, greedy=False).named("bs"), adb.optional(C)),
+        ),
+        ("{after: {event: A}, delay: 7}", A.after(7)),
+        ("{periodic: {event: A}, period: 2, until: {event: B}}", adb.periodic(A, 2, B)),
+        (
+            "{periodic: {event: A}, period: 2, until: {event: B}, collected: true, alias: t}",
+            adb.periodic(A, 2, B, collected=True, alias="t"),
+        ),
+        ("{aperiodic: {event: A}, what: {event: B}, until: {event: C}}", adb.aperiodic(A, B, C)),
+        (
+            "{aperiodic: {event: A}, what: {event: B}, until: {event: C}, collected: true}",
+            adb.aperiodic(A, B, C, collected=True),
+        ),
+        (
+            "{timed_out: {seq: [{event: A}, {event: B}], within: 5}}",
+            adb.seq(A, B).within(5).timed_out(),
+        ),
+        (
+            "{query: Q1, pattern: {seq: [{event: A}, {event: B}]}, stream: ward}",
+            adb.query("Q1", adb.seq(A, B), stream="ward"),
+        ),
+    ],
+)
+def test_event_of_yaml_is_the_expression_of_code(
+    in_memory: Ledger, tmp_path: Path, yaml_text: str, expression: adb.Expression
+) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text(f"r:\n  on: {yaml_text}\n  do: {M}:note\n")
+    (rule,) = in_memory.db.rules.load_file(path, modules=[actions])
+    assert rule.on == expression
+
+
+def test_rule_of_data_says_what_its_detector_does(in_memory: Ledger) -> None:
+    (rule,) = in_memory.db.rules.load(
+        {
+            "r": {
+                "on": {"seq": [A_, B_]},
+                "do": f"{M}:note",
+                "partials_max": 7,
+                "on_full": "refuse",
+                "on_uncertain": f"{M}:choose",
+            }
+        },
+        modules=[actions],
+    )
+    assert (rule.rule.partials_max, rule.rule.on_full) == (7, "refuse")
+    assert rule.rule.on_uncertain is actions.choose
+
+
 def test_table_events_of_data_are_the_expressions_of_code(ledger: Ledger) -> None:
     kinds = {
         "i": ({"inserted": "accounts"}, adb.inserted(ledger.accounts)),
@@ -175,7 +268,20 @@ def rule(**fields: Any) -> list[dict[str, Any]]:
         (rule(raises=[3]), "rule bad: raises= takes names of signals"),
         (rule(on={"any_of": {"event": "A"}}), "rule bad: any_of takes a list"),
         (rule(on={"any_of": []}), "rule bad: any_of.. needs events"),
-        (rule(on={"any_of": [{"seq": [{"event": "A"}]}]}), "rule bad: any_of.. and . take prim"),
+        (rule(on={"any_of": [{"not": {"event": "A"}}]}), "rule bad: any_of.. and . take events"),
+        (rule(on={"all_of": [{"many": {"event": "A"}}]}), "rule bad: all_of.. and & take events"),
+        (rule(on={"some_of": [{"event": "A"}]}), "rule bad: the field 'count' is missing"),
+        (rule(on={"many": {"event": "A"}}), "rule bad: .*alone has no end"),
+        (rule(on={"every": "hour"}), "rule bad: every.. takes seconds"),
+        (rule(on={"cron": "* * *"}), "rule bad: '. . .' is no cron expression"),
+        (rule(on={"at": "noon"}), "rule bad: at.. takes a moment"),
+        (rule(on={"transaction": "ended"}), "rule bad: transaction takes one of began"),
+        (rule(on={"timed_out": {"event": "A"}}), "rule bad: timed_out takes a sequence"),
+        (rule(on={"after": {"event": "A"}}), "rule bad: the field 'delay' is missing"),
+        (rule(on={"seq": [{"event": "A"}], "skip": "far"}), "rule bad: 'far' is not a skip"),
+        (rule(on={"seq": [{"event": "A"}], "context": "some"}), "rule bad: 'some' is not a cont"),
+        (rule(partials_max=-1), "rule bad: partials_max takes"),
+        (rule(on_uncertain="os:system"), "rule bad: functions of module 'os' are not allowed"),
         (rule(params={"by": 1}), "rule bad: neither the action nor the condition takes"),
         (rule(params=[1]), "rule bad: params takes a mapping"),
         (rule(params={"a b": 1}), "rule bad: a parameter is named like an argument"),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow
 import pytest
 
-from activedb.events import Occurrence
+from activedb.clock import ClockStatus
+from activedb.events import AccuracyInterval, LocalClock, Occurrence
 from activedb.streams import Arrival, AtomicBatch, Files, Stream, of_batch, of_occurrences
 
 STREAM = Stream(
@@ -102,3 +104,12 @@ def test_arrival_restored_from_its_record_is_the_same_event() -> None:
     assert after.occurrence.timestamp == when
     assert dict(after.occurrence.params) == params
     assert after.occurrence.name == "OPEN"
+
+
+def test_arrival_with_an_accuracy_interval_keeps_it_through_json() -> None:
+    clock = LocalClock("boot 1", 10, 5, 2, 3)
+    stamp = AccuracyInterval(20, 10, 30, ClockStatus.UNKNOWN, "node", 7, clock)
+    before = Arrival(Occurrence("OPEN", stamp, {"n": 1}), 3, 9)
+    after = Arrival.restore(json.loads(json.dumps(before.record())))
+    assert after.occurrence.stamp == stamp
+    assert after.order == before.order

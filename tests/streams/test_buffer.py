@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activedb.events import Occurrence
+from activedb.events import AccuracyInterval, LocalClock, Occurrence
 from activedb.streams import Arrival, EventTimeBuffer
 
 TIMES = st.integers(0, 12)
@@ -63,3 +63,40 @@ def test_first_taken_again_and_again_gives_everything_in_order(
         assert len(first) >= count_max
         assert first[-1].occurrence.us < following, "events of one time stay together"
     assert taken == passed
+
+
+def test_first_of_intervals_is_what_the_punctuation_has_passed_with_all_before() -> None:
+    """The wide one is not stable, so what begins after it waits; what overlaps is told."""
+    buffer = EventTimeBuffer()
+    ends = [(0, 5), (2, 50), (10, 12), (20, 60), (70, 80)]
+    buffer.add(
+        Arrival(Occurrence("E", AccuracyInterval(low, low, high)), 0, position)
+        for position, (low, high) in enumerate(ends)
+    )
+
+    def taken(punctuation_us: int | None, count_max: int) -> tuple[list[int], int | None]:
+        first, following = buffer.first(punctuation_us, count_max)
+        return [a.position for a in first], following
+
+    assert taken(50, 9) == ([0], None)
+    assert taken(51, 9) == ([0, 1, 2], None)
+    assert taken(None, 2) == ([0, 1, 2], 60), "what ends before 50 stays with the one that does"
+    assert taken(60, 9) == ([0, 1, 2], None)
+    assert (buffer.passed(51), buffer.passed(None)) == (3, 0)
+    assert [o.low_us for o in buffer.overlapping(1)] == [10, 20]
+    assert buffer.overlapping(4) == []
+    assert (buffer.lowest_us(3), buffer.lowest_us(5), buffer.newest_us()) == (20, None, 80)
+
+
+def test_events_of_one_node_with_equal_lower_ends_are_in_the_order_of_the_local_clock() -> None:
+    clock = LocalClock("boot")
+
+    def stamped(reading_us: int, high_us: int, local_us: int) -> Arrival:
+        stamp = AccuracyInterval(
+            reading_us, 0, high_us, node="p", local_us=local_us, local_clock=clock
+        )
+        return Arrival(Occurrence("E", stamp), 0, local_us)
+
+    buffer = EventTimeBuffer()
+    buffer.add([stamped(10, 20, 300), stamped(30, 90, 100), stamped(20, 40, 200)])
+    assert [a.position for a in buffer.first(None, 9)[0]] == [100, 200, 300]

@@ -1,0 +1,77 @@
+"""Feeding detectors that only one hierarchy at a time may use, or that read the store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from activedb.events import Occurrence
+from activedb.rules import Subscription
+from activedb.transactions import Transaction
+
+__all__ = ["advanced", "fed_alone"]
+
+T = TypeVar("T")
+
+
+def fed_alone(
+    subscription: Subscription,
+    o: Occurrence,
+    t: Transaction,
+    contemporaries: Sequence[Occurrence] = (),
+) -> tuple[list[Occurrence], bool]:
+    """Feed `o`, raised in `t`, to the detector; matches, and whether it has kept something.
+
+    What an event uses up is certain only when its transaction has committed. So whoever feeds such
+    a detector locks it until the end of the hierarchy, as if it were a row that it writes.
+    """
+    if subscription.is_exclusive:
+        t.lock_detector(subscription.rule.name)
+    if not subscription.reads:
+        return subscription.feed_kept(o, contemporaries=contemporaries)
+    is_fed = False
+
+    def feed(c: Transaction) -> tuple[list[Occurrence], bool]:
+        nonlocal is_fed
+        if is_fed:  # in an earlier try of the child
+            subscription.withdraw(o)
+        is_fed = False
+        found = subscription.feed_kept(o, c, contemporaries=contemporaries)
+        is_fed = True
+        return found
+
+    try:
+        return _reading(subscription, t, feed)
+    except BaseException:
+        if is_fed:
+            subscription.withdraw(o)
+        raise
+
+
+def advanced(subscription: Subscription, us: int, t: Transaction) -> list[Occurrence]:
+    """What time completes before `us`, in `t`, in which rules may run for it."""
+    if subscription.is_exclusive:
+        t.lock_detector(subscription.rule.name)
+    if not subscription.reads:
+        return subscription.advance(us)
+    found: list[Occurrence] = []
+
+    def advance(c: Transaction) -> None:
+        found.extend(subscription.advance(us, c))
+
+    _reading(subscription, t, advance)
+    return found
+
+
+def _reading(subscription: Subscription, t: Transaction, work: Callable[[Transaction], T]) -> T:
+    """Do work in a child of `t` that may only read.
+
+    A child, so that `t` only retains the locks of what was read, and its rules may write it.
+    """
+    name = subscription.rule.name
+
+    def read(c: Transaction) -> T:
+        c.condition_of = name
+        return work(c)
+
+    return t.run_child(read, label=f"{t.next_label()}.reading.{name}")

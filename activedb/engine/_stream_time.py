@@ -1,0 +1,164 @@
+"""The time of a stream: what it completes between events, and the states of its detectors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from activedb.engine._time_lines import TimeLines
+from activedb.errors import BadEvent
+from activedb.metrics import Counters
+from activedb.rules import Catalog, Subscription
+from activedb.store import DetectorRows
+from activedb.streams import Stream
+from activedb.transactions import Transaction
+
+__all__ = ["StreamTime"]
+
+
+class StreamTime:
+    """The rules that follow a stream's time.
+
+    The state of such a rule's detector either follows from the events that are kept, and is made
+    from them again after a restart, or is written with each part that has changed it.
+
+    Not thread-safe: used by the one thread that feeds the stream.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        *,
+        catalog: Catalog,
+        lines: TimeLines,
+        rows: DetectorRows,
+        counters: Counters,
+    ):
+        self._stream = stream
+        self._counters = counters
+        self._catalog = catalog
+        self._lines = lines
+        self._rows = rows
+        self._due = lines.due_in(stream.name)
+        self._keys = [*(("event", name) for name in stream.types), ("late", stream.name)]
+        # What was written last, so that a state that is the same is not written again.
+        self._written: dict[str, tuple[str, dict[str, Any]]] = {}
+
+    def rules(self) -> list[Subscription]:
+        """The rules that follow the stream's time, as they are committed; O(rules)."""
+        found = self._catalog.listening_to_any(self._keys)
+        return [s for s in found if s.is_stateful and self._follows(s)]
+
+    def is_replayed(self, subscription: Subscription) -> bool:
+        """Whether a rule is shown the kept events again after a restart."""
+        return subscription.is_replayable and self._follows(subscription)
+
+    def horizon_us(self) -> int | None:
+        """How far back kept events are needed for that; None: without bound."""
+        horizons = [s.horizon_us for s in self.rules() if s.is_replayable]
+        if None in horizons:
+            return None
+        return max((us for us in horizons if us is not None), default=0)
+
+    # -- time ------------------------------------------------------------------------------
+
+    def due_before(self, us: int) -> Iterator[tuple[int, Subscription]]:
+        """What time completes before `us`: when, and of which rule, in the order of time.
+
+        At one time in the order of definition. Who iterates advances each rule, which may then be
+        due again. Rules that are not due are not looked at: O(log rules) for each that is.
+        """
+        while taken := self._due.take(us):
+            due_us, found = taken
+            for subscription in sorted(found, key=self._catalog.place):
+                if self._catalog.has(subscription) and self._follows(subscription):
+                    yield due_us, subscription
+
+    def is_due(self, us: int) -> bool:
+        """Whether time may complete something before `us`."""
+        first_us = self._due.first_us()
+        return first_us is not None and first_us < us
+
+    def reached(self, us: int) -> None:
+        """No event before `us` comes any more: forget what has expired."""
+        for subscription in self.rules():
+            if subscription.partials:
+                subscription.trim(us)
+
+    # -- states ----------------------------------------------------------------------------
+
+    def changed_states(self) -> dict[str, tuple[str, dict[str, Any]]]:
+        """States to be written with a part: rule to (event, state); see `write`.
+
+        O(what the rules that were fed keep).
+        """
+        found = {}
+        for subscription in self._whole():
+            if not subscription.is_changed:
+                continue
+            name = subscription.rule.name
+            try:
+                state = (subscription.event, subscription.state())
+            except BadEvent:  # it holds a signal with the name of an event of the stream
+                self._counters.add("partials_not_durable")
+                continue
+            if self._written.get(name) != state:
+                found[name] = state
+        return found
+
+    def write(self, connection: Any, states: dict[str, tuple[str, dict[str, Any]]]) -> None:
+        """Write states with a part."""
+        if states:
+            self._rows.write_of_stream(connection, self._stream.name, states)
+
+    def committed(self, states: dict[str, tuple[str, dict[str, Any]]]) -> None:
+        """The part that was to write these has committed."""
+        self._written |= states
+        for subscription in self._whole():
+            subscription.written()
+
+    def take_back(self) -> None:
+        """Go back to the states of the last part: what was fed since has come to nothing."""
+        changed = [s for s in self._whole() if s.is_changed]
+        if changed:
+            self._restore(changed)
+
+    def begin(self, t: Transaction) -> None:
+        """Read the states of the last part, when the stream goes on here.
+
+        A rule may have been there before its stream was declared, and followed the clock.
+        """
+        whole = self._whole()
+        for subscription in whole:
+            t.lock_detector(subscription.rule.name)
+        self._restore(whole)
+
+    def restore(self, *, renew: bool) -> None:
+        """Read the states of the last part, after something has failed.
+
+        Parameters
+        ----------
+        renew : bool
+            Empty the detectors that are shown the kept events again, too.
+        """
+        if renew:
+            for subscription in self.rules():
+                if subscription.is_replayable:
+                    subscription.restore(None)
+        self._restore(self._whole())
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _whole(self) -> list[Subscription]:
+        """Rules whose states are written."""
+        return [s for s in self.rules() if not s.is_replayable]
+
+    def _follows(self, subscription: Subscription) -> bool:
+        return self._lines.stream_of(subscription) == self._stream.name
+
+    def _restore(self, subscriptions: list[Subscription]) -> None:
+        self._written = self._rows.of_stream(self._stream.name) if subscriptions else {}
+        for subscription in subscriptions:
+            event, state = self._written.get(subscription.rule.name, ("", None))
+            subscription.restore(state if event == subscription.event else None)
+            self._lines.moved(subscription)

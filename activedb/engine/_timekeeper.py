@@ -1,0 +1,278 @@
+"""Time outside of streams: what the clock completes, and what it makes useless."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from activedb.clock import Clock
+from activedb.engine._due_times import DueTimes
+from activedb.engine._letters import Letter
+from activedb.engine._quarantine import failure_of
+from activedb.engine._triggered import SYSTEMIC, Triggered, is_systemic
+from activedb.errors import ActiveDBError, RuleFailed
+from activedb.events import Occurrence
+from activedb.rules import Catalog, Subscription
+from activedb.transactions import Forest, Run, Transaction
+
+if TYPE_CHECKING:
+    from activedb.engine._launcher import Launcher
+    from activedb.engine._time_lines import TimeLines
+    from activedb.engine._triggering import Triggering
+
+__all__ = ["Timekeeper"]
+
+_LOG = logging.getLogger(__name__)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_LAST_US = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+_AGAIN_AFTER_US = 1_000_000  # what others were in the way of
+
+
+class Timekeeper:
+    """Waits, on a thread of its own, until a rule that follows the clock is due.
+
+    What time completes triggers its rule in a top-level transaction, with the same commit in which
+    the detector's new state is written: so it does once, also after a crash. Several of one rule
+    run one after another, in the order of their times; those of different rules run beside each
+    other, on the pool.
+
+    The thread begins when the first rule needs it.
+
+    Attributes
+    ----------
+    forest : Forest
+    triggering : Triggering
+        Set once, by who makes this object.
+
+    Latches: ``_starting``, held by who starts what is due; then ``_latch``, under which nothing is
+    taken.
+    """
+
+    forest: Forest
+    triggering: Triggering
+
+    def __init__(self, clock: Clock, catalog: Catalog, lines: TimeLines, launcher: Launcher):
+        self._clock = clock
+        self._catalog = catalog
+        self._lines = lines
+        self._launcher = launcher
+        self._due = DueTimes()
+        # When partial matches expire, of rules that no time completes.
+        self._expiring = DueTimes()
+        # What was seen when an expiring rule was looked at last: the clock, and its newest event.
+        self._looked: dict[object, tuple[int, int]] = {}
+        self._starting = threading.Lock()
+        self._latch = threading.Lock()
+        self._busy: set[object] = set()
+        self._again: set[object] = set()
+        self._woken = threading.Event()
+        self._is_closed = False
+        self._thread: threading.Thread | None = None
+
+    def applied(self, subscriptions: list[Subscription]) -> None:
+        """Rules were defined or changed: those that follow the clock are told the time."""
+        for subscription in subscriptions:
+            if subscription.is_timed and self._lines.stream_of(subscription) is None:
+                self._set(self._due, subscription, self._now_us())
+
+    def moved(self, subscription: Subscription) -> None:
+        """A rule that follows the clock was fed."""
+        if subscription.is_timed:
+            with self._latch:
+                if subscription.detection in self._busy:
+                    return  # who works on it looks when it is done
+            us = subscription.due_us
+            if us is not None:
+                self._set(self._due, subscription, us)
+        elif subscription.horizon_us:
+            with self._latch:
+                if subscription.detection in self._looked:
+                    return
+                now_us = self._now_us()
+                self._looked[subscription.detection] = (now_us, subscription.newest_us)
+            self._set(self._expiring, subscription, now_us + subscription.horizon_us + 1)
+
+    def close(self) -> None:
+        """End the thread; what is due from now on waits for the next start."""
+        with self._latch:
+            self._is_closed = True
+            thread = self._thread
+        self._woken.set()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def settle(self) -> None:
+        """Start what is due at this moment; the launcher's `join` waits for its end."""
+        if self._thread is not None:
+            self._start_due()
+
+    # -- the thread ------------------------------------------------------------------------
+
+    def _set(self, times: DueTimes, subscription: Subscription, us: int) -> None:
+        if times.set(subscription, us):
+            with self._latch:
+                if self._is_closed:
+                    return
+                if self._thread is None:
+                    self._thread = threading.Thread(
+                        target=self._wait, name="activedb-timekeeper", daemon=True
+                    )
+                    self._thread.start()
+            self._woken.set()
+
+    def _wait(self) -> None:
+        while True:
+            self._woken.clear()
+            if self._is_closed:
+                return
+            self._start_due()
+            firsts = (self._due.first_us(), self._expiring.first_us())
+            found = [us for us in firsts if us is not None]
+            moment = _moment(min(*found, _LAST_US)) if found else None
+            self._clock.wait_until(moment, self._woken)
+
+    def _start_due(self) -> None:
+        """Start what is due now."""
+        with self._starting:
+            now_us = self._now_us()
+            while taken := self._expiring.take(now_us + 1):
+                for subscription in taken[1]:
+                    self._expire(subscription, now_us)
+            while taken := self._due.take(now_us + 1):
+                due_us, found = taken
+                for subscription in found:
+                    if self._catalog.has(subscription):
+                        self._start(subscription, due_us)
+
+    def _start(self, subscription: Subscription, since_us: int) -> None:
+        if self._lines.stream_of(subscription) is not None:  # declared since
+            self._lines.moved(subscription)
+            return
+        with self._latch:
+            if subscription.detection in self._busy:
+                self._again.add(subscription.detection)
+                return
+            self._busy.add(subscription.detection)
+        self._launcher.aside(
+            f"time of rule {subscription.rule.name}", lambda: self._run(subscription, since_us)
+        )
+
+    def _run(self, subscription: Subscription, since_us: int) -> None:
+        """Do all that is due of one rule, from a time on; on the pool."""
+        due_us: int | None = None
+        try:
+            while not self._is_closed and self._catalog.has(subscription):
+                if not self._do_next(subscription, since_us):
+                    break
+        except SYSTEMIC:
+            _LOG.warning("what is due of rule %s waits", subscription.rule.name, exc_info=True)
+            due_us = self._now_us() + _AGAIN_AFTER_US
+        except ActiveDBError:
+            _LOG.exception("rule %s cannot be told the time", subscription.rule.name)
+            due_us = self._now_us() + _AGAIN_AFTER_US
+        finally:
+            with self._latch:
+                self._busy.discard(subscription.detection)
+                is_asked = subscription.detection in self._again
+                self._again.discard(subscription.detection)
+        if is_asked and due_us is None:
+            self._start(subscription, self._now_us())
+            return
+        if due_us is None:
+            self._lines.moved(subscription)
+        else:
+            self._set(self._due, subscription, due_us)
+
+    # -- one match -------------------------------------------------------------------------
+
+    def _do_next(self, subscription: Subscription, since_us: int) -> bool:
+        """Let time complete the next match, and run its rule; False: nothing more is due."""
+
+        def work(t: Transaction) -> bool:
+            t.lock_detector(subscription.rule.name)
+            if self._lines.stream_of(subscription) is not None:  # declared since
+                return False
+            if not subscription.in_hand:
+                self._advance(t, subscription, since_us)
+            self.triggering.kept.write_state(t, subscription)
+            if not subscription.in_hand:
+                return False
+            self._fire(t, subscription, subscription.in_hand[0])
+            # Before the commit writes the state: with that it has happened.
+            self.triggering.take(t, subscription)
+            return True
+
+        return self.forest.run(work, Run(is_retried=True))
+
+    def _advance(self, t: Transaction, subscription: Subscription, since_us: int) -> None:
+        """Tell the detector the time until something is complete, at most until now.
+
+        First that of `since_us`, as a clock event occurs from the first time on that it is told.
+        """
+        now_us = self._now_us()
+        until_us = min(since_us, now_us)
+        while True:
+            due_us = subscription.due_us
+            until_us = until_us if due_us is None else min(due_us, now_us)
+            found = self.triggering.advance(subscription, until_us + 1, t)
+            subscription.in_hand.extend(item.occurrence for item in found)
+            if found or until_us == now_us:
+                return
+            until_us = now_us
+
+    def _fire(self, t: Transaction, subscription: Subscription, o: Occurrence) -> None:
+        """Trigger the rule as an event of `t` would; if it fails there is a dead letter."""
+        entry = self._catalog.entry(subscription.rule.name)
+        if entry is None or not entry.enabled:
+            return
+        item = Triggered(entry.rule, o)
+        label = f"time.{o.us}"
+        try:
+            t.run_child(
+                lambda s: self.triggering.trigger(s, [item]), label=label, timestamp=_moment(o.us)
+            )
+        except Exception as error:
+            if is_systemic(error, t):
+                raise
+            failed = error if isinstance(error, RuleFailed) else failure_of(entry.name, error)
+            identity = f"{entry.name}/{o.us}/{t.path}"
+            self.triggering.keep_letter(t, Letter.of_rule(identity, o, failed))
+
+    # -- expiry ----------------------------------------------------------------------------
+
+    def _expire(self, subscription: Subscription, now_us: int) -> None:
+        """Forget partial matches that have grown too old, though no event has come.
+
+        The time of events goes on from the newest one as the clock does: signals may have
+        timestamps of their own, long past.
+        """
+        with self._latch:
+            looked_us, newest_us = self._looked.pop(subscription.detection)
+        if not self._catalog.has(subscription) or self._lines.stream_of(subscription) is not None:
+            return
+        before_us = subscription.newest_us
+        if before_us == newest_us:  # which was fed before that look
+            before_us += now_us - looked_us
+        subscription.trim(before_us)
+        self._forget(subscription, before_us - (subscription.horizon_us or 0))
+        if subscription.partials:
+            self.moved(subscription)
+
+    def _forget(self, subscription: Subscription, before_us: int) -> None:
+        def forget() -> None:
+            try:
+                self.triggering.kept.trimmed(subscription, before_us)
+            except ActiveDBError:
+                _LOG.info("expired partial matches are left to the next commit", exc_info=True)
+
+        self._launcher.aside(f"expiry of rule {subscription.rule.name}", forget)
+
+    def _now_us(self) -> int:
+        return (self._clock.now() - _EPOCH) // _MICROSECOND
+
+
+def _moment(us: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=us)

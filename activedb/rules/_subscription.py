@@ -1,0 +1,306 @@
+"""A rule with the detector of its event, which its versions share."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from activedb.events import Detector, Network, Occurrence, Query, decode, encode
+from activedb.rules._fingerprint import event_fingerprint
+from activedb.rules._rule import Rule
+
+__all__ = ["PARTIALS_MAX", "Sharing", "Subscription"]
+
+PARTIALS_MAX = 1_000_000
+"""Occurrences that a rule's detector keeps at most, if neither rule nor settings say otherwise."""
+
+
+class Sharing:
+    """What detectors need that evaluate common subexpressions once: a network, and one latch.
+
+    Attributes
+    ----------
+    network : Network
+    latch : threading.Lock
+        That of all subscriptions that share; held while one of them is fed.
+    """
+
+    __slots__ = ("latch", "network")
+
+    def __init__(self) -> None:
+        self.network = Network()
+        self.latch = threading.Lock()
+
+
+class _Detection:
+    """One detector with its latch, and what versions of the rule have to know of it together.
+
+    Attributes
+    ----------
+    detector : Detector
+    latch : threading.Lock
+    is_changed : bool
+        Whether it may have another state than the one that was written last; set by every feed and
+        advance.
+    in_hand : list of Occurrence
+        Matches that time has completed, and that have not triggered the rule yet.
+    newest_us : int
+        Time of the newest event that it has kept.
+    """
+
+    __slots__ = ("__weakref__", "detector", "in_hand", "is_changed", "latch", "newest_us")
+
+    def __init__(self, detector: Detector, latch: threading.Lock):
+        self.detector = detector
+        self.latch = latch
+        self.is_changed = False
+        self.in_hand: list[Occurrence] = []
+        self.newest_us = 0
+
+
+class Subscription:
+    """A rule with the detector of its event.
+
+    The detector is used under the subscription's own latch. Nothing is taken under it but what
+    predicates take that read the store, and then no other hierarchy comes to it: see
+    `is_exclusive`.
+
+    Parameters
+    ----------
+    rule : Rule
+    detecting : Subscription, optional
+        Whose detector to go on with: that of an earlier version of the rule, on the same event.
+    partials_max : int
+        How many occurrences to keep at most, if the rule does not say it; 0: any number.
+    sharing : Sharing, optional
+        With what others to share common subexpressions. Not used for a rule that is bounded, as
+        what one forgets the others would miss, nor for one that reads the store under the latch.
+
+    Attributes
+    ----------
+    rule : Rule
+    is_stateful : bool
+        Whether the detector keeps anything.
+    is_replayable : bool
+        Whether what it keeps follows from the last events alone, in any order.
+    is_exclusive : bool
+        Whether one hierarchy at a time may feed it, until that one ends: what one event has used
+        up, or decided, must be certain before the next one is judged.
+    is_timed : bool
+        Whether time alone can complete something.
+    reads : bool
+        Whether its predicates read the shared store.
+    keys : frozenset
+        Keys of the events it listens to.
+    """
+
+    __slots__ = (
+        "_detection",
+        "_event",
+        "_network",
+        "_partials_max",
+        "_sharing",
+        "is_exclusive",
+        "is_replayable",
+        "is_stateful",
+        "is_timed",
+        "keys",
+        "reads",
+        "rule",
+    )
+
+    def __init__(
+        self,
+        rule: Rule,
+        *,
+        detecting: Subscription | None = None,
+        partials_max: int = PARTIALS_MAX,
+        sharing: Sharing | None = None,
+    ):
+        self.rule = rule
+        self.keys = rule.on.keys
+        self._partials_max = partials_max
+        self._event: str | None = None
+        self._sharing = sharing
+        self._network: Network | None = None
+        if detecting is None:
+            latch = threading.Lock()
+            detector = self._new_detector()
+            if sharing is not None and self._bound is None and not detector.reads:
+                self._network, latch = sharing.network, sharing.latch
+                detector = self._new_detector()
+            self._detection = _Detection(detector, latch)
+        else:
+            self._detection = detecting._detection
+            self._network = detecting._network
+        detector = self._detection.detector
+        self.is_stateful = detector.is_stateful
+        self.is_replayable = detector.is_replayable
+        self.is_timed = detector.is_timed
+        self.reads = detector.reads
+        self.is_exclusive = self.is_stateful and not self.is_replayable
+
+    def changed(self, rule: Rule, *, goes_on: bool) -> Subscription:
+        """The subscription of another version of the rule."""
+        before = self if goes_on else None
+        return Subscription(
+            rule, detecting=before, partials_max=self._partials_max, sharing=self._sharing
+        )
+
+    def shares_detector(self, other: Subscription | None) -> bool:
+        """Whether `other` has the same detector: that of another version of the rule."""
+        return other is not None and self._detection is other._detection
+
+    @property
+    def detection(self) -> object:
+        """What versions of the rule with the same detector share, and nobody else."""
+        return self._detection
+
+    @property
+    def event(self) -> str:
+        """The fingerprint of what it detects."""
+        if self._event is None:
+            self._event = event_fingerprint(self.rule)
+        return self._event
+
+    @property
+    def in_hand(self) -> list[Occurrence]:
+        """Matches that time has completed, and that have not triggered the rule yet.
+
+        Changed by the one who has the rule's lock.
+        """
+        return self._detection.in_hand
+
+    @property
+    def horizon_us(self) -> int | None:
+        """How far back a match may reach, in microseconds; None for without bound."""
+        return self._detection.detector.horizon_us
+
+    @property
+    def partials(self) -> int:
+        """Occurrences kept because they may still become part of a match."""
+        with self._detection.latch:
+            return self._detection.detector.partials
+
+    @property
+    def dropped(self) -> int:
+        """Occurrences that were forgotten because there were too many."""
+        with self._detection.latch:
+            return self._detection.detector.dropped
+
+    @property
+    def due_us(self) -> int | None:
+        """When time will complete or decide something, if no event comes; None: never."""
+        with self._detection.latch:
+            return self._detection.detector.due_us
+
+    @property
+    def newest_us(self) -> int:
+        """Time of the newest event that the detector has kept; 0 if there was none."""
+        return self._detection.newest_us
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether it was fed or advanced since `written`."""
+        return self._detection.is_changed
+
+    def feed(self, o: Occurrence) -> list[Occurrence]:
+        """Matches that `o` completes. REQUIRES: not `reads`."""
+        return self.feed_kept(o)[0]
+
+    def feed_kept(
+        self,
+        o: Occurrence,
+        reader: Any = None,
+        *,
+        exactly: bool = True,
+        contemporaries: Sequence[Occurrence] = (),
+    ) -> tuple[list[Occurrence], bool]:
+        """Matches that `o` completes, and whether the detector may have kept something of it.
+
+        Parameters
+        ----------
+        reader : Transaction, optional
+            Through which predicates read the store.
+        exactly : bool
+            Whether it matters if it has not.
+        contemporaries : sequence of Occurrence
+            Events yet to be fed that may be before `o`.
+        """
+        detection = self._detection
+        if not self.is_stateful:
+            if self.reads:  # which may wait, so not under the latch
+                return self._new_detector().feed(o, reader), False
+            with detection.latch:
+                return detection.detector.feed(o), False
+        with detection.latch:
+            detector = detection.detector
+            if contemporaries:
+                contemporaries = [other for other in contemporaries if detector.accepts(other)]
+            # What is shared may have been kept already, by whoever was fed first.
+            if self.is_exclusive or not exactly or self._network is not None:
+                matches, is_kept = detector.feed(o, reader, contemporaries), True
+            else:
+                before = detector.partials + detector.dropped
+                matches = detector.feed(o, reader, contemporaries)
+                is_kept = detector.partials + detector.dropped != before
+            detection.is_changed = True
+            if is_kept and o.us > detection.newest_us:
+                detection.newest_us = o.us
+        return matches, is_kept
+
+    def advance(self, us: int, reader: Any = None) -> list[Occurrence]:
+        """What time completes before `us`, as no event before it is fed any more."""
+        with self._detection.latch:
+            self._detection.is_changed = True
+            return self._detection.detector.advance(us, reader)
+
+    def withdraw(self, o: Occurrence) -> None:
+        """Forget `o`, whose transaction aborted."""
+        with self._detection.latch:
+            self._detection.detector.withdraw(o)
+
+    def trim(self, before_us: int) -> None:
+        """Forget what no match at or after `before_us` can need."""
+        with self._detection.latch:
+            self._detection.detector.trim(before_us)
+
+    def state(self) -> dict[str, Any]:
+        """What the detector keeps, for `restore`; raises `BadEvent` if that cannot be written."""
+        with self._detection.latch:
+            state: dict[str, Any] = {"detector": self._detection.detector.state()}
+        if self._detection.in_hand:
+            state["in_hand"] = [encode(o) for o in self._detection.in_hand]
+        return state
+
+    def written(self) -> None:
+        """Take note that the state is durable as it is."""
+        self._detection.is_changed = False
+
+    def restore(self, state: dict[str, Any] | None) -> None:
+        """Go on with a detector in this state; None: with a new one."""
+        detector = self._new_detector()
+        in_hand: list[Occurrence] = []
+        if state is not None:
+            detector.restore(state["detector"])
+            in_hand = [decode(data) for data in state.get("in_hand", ())]
+        with self._detection.latch:
+            self._detection.detector = detector
+            self._detection.in_hand = in_hand
+            self._detection.is_changed = False
+
+    @property
+    def _bound(self) -> int | None:
+        return self.rule.partials_max or self._partials_max or None
+
+    def _new_detector(self) -> Detector:
+        rule = self.rule
+        return Detector(
+            rule.on,
+            name=None if isinstance(rule.on, Query) else rule.name,
+            on_uncertain=rule.on_uncertain,
+            partials_max=self._bound,
+            on_full=str(rule.on_full),
+            network=self._network,
+        )
