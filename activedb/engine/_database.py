@@ -50,7 +50,7 @@ from activedb.store import (
     open_store,
 )
 from activedb.streams import Files, Stream
-from activedb.transactions import Forest, Snapshot, TimedRuns, Transaction, current_transaction
+from activedb.transactions import Forest, Run, Snapshot, TimedRuns, Transaction, current_transaction
 from coupling.acta import History
 
 if TYPE_CHECKING:
@@ -344,7 +344,7 @@ class Database:
         """
         if connection is not None:
             return self._forest.joined.block(connection, timeout=timeout)
-        return self._forest.top_level(timeout=timeout)
+        return self._forest.top_level(Run(of_application=True), timeout=timeout)
 
     def connection(self) -> AbstractContextManager[Connection]:
         """A SQLAlchemy connection for SQL of your own: ``with db.connection() as c:``.
@@ -402,7 +402,7 @@ class Database:
             When ``retries_max`` more tries did not help; a lost connection is tried again only
             if nothing was committed.
         """
-        return self._forest.run(lambda t: function(t, *args, **kwargs))
+        return self._forest.run(lambda t: function(t, *args, **kwargs), Run(of_application=True))
 
     def with_timeout(self, timeout: float) -> TimedRuns:
         """What can be done with a limit of time, in seconds: ``db.with_timeout(5).run(f, …)``.
@@ -417,9 +417,7 @@ class Database:
         """
         return TimedRuns(self._forest, timeout)
 
-    def signal(
-        self, name: str, /, *, timestamp: Timestamp | None = None, **params: Any
-    ) -> None:
+    def signal(self, name: str, /, *, timestamp: Timestamp | None = None, **params: Any) -> None:
         """Raise an application event, in the transaction open on this thread or in one of its own.
 
         Parameters
@@ -472,7 +470,8 @@ class Database:
             t.check_usable()
             self._triggering.occurred(t, o)
         else:
-            self._forest.run(lambda top: self._triggering.occurred(top, o))
+            own = Run(of_application=True)
+            self._forest.run(lambda top: self._triggering.occurred(top, o), own)
 
     # -- detached rules --------------------------------------------------------------------
 

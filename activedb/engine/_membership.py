@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -132,16 +132,18 @@ class Membership:
 
     # -- what is stable --------------------------------------------------------------------
 
-    def stable_us(self, ends_us: int | None) -> int | None:
+    def stable_us(self, ends: Callable[[], int | None]) -> int | None:
         """The moment that nothing still to come reaches; None: nothing is known.
 
         Parameters
         ----------
-        ends_us : int or None
-            Where the last event ends that there is: if nobody is left to send, that is stable.
+        ends : callable
+            Returns where the last event ends that there is, None if there is none: if nobody is
+            left to send, that is stable.
         """
         us = self._producers.sync_us()
         if us >= Producers.NEVER_US:
+            ends_us = ends()
             return None if ends_us is None else ends_us + 1
         return None if us == Producers.NOT_YET_US else us
 

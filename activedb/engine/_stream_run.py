@@ -235,11 +235,13 @@ class StreamRun:
     def _stable_us(self, admitted: Iterable[Arrival] = ()) -> int | None:
         """The moment that nothing still to come from producers reaches."""
         assert self._membership is not None
-        ends = [a.occurrence.high_us for a in admitted]
-        newest_us = self._buffer.newest_us()
-        return self._membership.stable_us(
-            max([*ends, *([] if newest_us is None else [newest_us])], default=None)
-        )
+
+        def ends() -> int | None:
+            newest_us = self._buffer.newest_us()
+            found = [a.occurrence.high_us for a in admitted]
+            return max(found if newest_us is None else [*found, newest_us], default=None)
+
+        return self._membership.stable_us(ends)
 
     def _is_awaited(self, punctuation_us: int | None) -> bool:
         """Whether a punctuation has passed events, or time has something to do before it."""

@@ -11,6 +11,7 @@ from activedb.engine._exclusive import Exclusive
 from activedb.engine._feeding import advanced, fed_alone
 from activedb.engine._kept_partials import KeptPartials
 from activedb.engine._letters import Letter
+from activedb.engine._lives import Lives
 from activedb.engine._runner import Runner
 from activedb.engine._time_lines import TimeLines
 from activedb.engine._trails import Trail, Trails
@@ -82,8 +83,13 @@ class Triggering:
         self._causal = Causal(launcher)
         self._exclusive = Exclusive(launcher)
         self._write_letters = write_letters
+        self._lives = Lives(catalog, self, launcher)
 
     # -- what the forest calls -------------------------------------------------------------
+
+    def began(self, t: Transaction) -> None:
+        """A top-level transaction was entered."""
+        self._lives.began(t)
 
     def changed(self, t: Transaction, spec: TableSpec, old: Row | None, new: Row | None) -> None:
         """A row was written: raise the data-change event if any rule listens."""
@@ -122,6 +128,7 @@ class Triggering:
 
     def at_commit_point(self, t: Transaction) -> None:
         """Run the deferred cycles of `t`; at the top, hand over letters and sequential firings."""
+        self._lives.committing(t)
         trail = self._trails.get(t)
         if trail is None:
             if t.parent is None and self.catalog.drafts:
@@ -162,6 +169,8 @@ class Triggering:
         if self.catalog.drafts:
             self.catalog.ended(t)
         trail = self._trails.end(t)
+        if t.state is State.ABORTED:
+            self._lives.aborted(t)
         if trail is None:
             return
         if t.state is State.ABORTED:
@@ -187,6 +196,7 @@ class Triggering:
 
     def gave_up(self, run: Run, error: BaseException) -> None:
         """A run has failed for good, unless it is work that is done again later."""
+        self._lives.gave_up(run)
         is_done_again = run.is_batch or (run.is_detached and isinstance(error, SYSTEMIC))
         if not is_done_again:
             self.failed(run.name)

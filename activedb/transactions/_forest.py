@@ -51,6 +51,9 @@ _ENDED = {
 class Listener(Protocol):
     """What the layer above wants to hear; called on the thread of the transaction."""
 
+    def began(self, t: Transaction) -> None:
+        """`t`, which is top-level, has been entered."""
+
     def changed(self, t: Transaction, spec: TableSpec, old: Row | None, new: Row | None) -> None:
         """A row was inserted (`old` is None), updated, or deleted (`new` is None) by `t`."""
 

@@ -112,6 +112,8 @@ class Run:
         the child commits, so that a refused row aborts that child alone.
     is_retried : bool
         Whether somebody makes further tries, and says when the work has failed for good.
+    of_application : bool
+        Whether the application began it, so that its begin, commit and abort are events.
     fired : set of str
         Detached firings that this and earlier tries have triggered.
     """
@@ -122,6 +124,7 @@ class Run:
     lazily: bool = False
     careful: bool = False
     is_retried: bool = False
+    of_application: bool = False
     fired: set[str] = field(default_factory=set)
 
 

@@ -218,6 +218,12 @@ class Node:
         else:
             self._check_thread()
         self._token = _current.set(self)  # type: ignore[arg-type]  # every node is a Transaction
+        if self.parent is None:
+            try:
+                self.forest.listener.began(self)  # type: ignore[arg-type]  # as above
+            except BaseException as error:
+                self.__exit__(type(error), error, error.__traceback__)
+                raise
         return self
 
     def __exit__(
@@ -262,6 +268,8 @@ class Node:
         """Run `function` in this transaction and end it: commit, or abort on an error."""
         token = _current.set(self)  # type: ignore[arg-type]  # every node is a Transaction
         try:
+            if self.parent is None:
+                self.forest.listener.began(self)  # type: ignore[arg-type]  # as below
             result = function(self)  # type: ignore[arg-type]  # every node is a Transaction
             self.commit()
         except BaseException as error:

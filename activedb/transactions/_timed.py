@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from activedb.transactions._deadlines import Limit
+from activedb.transactions._hierarchy import Run
 
 if TYPE_CHECKING:
     from activedb.transactions._children import Child
@@ -32,7 +33,11 @@ class TimedRuns:
         self, function: Callable[Concatenate[Transaction, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """As ``db.run``, with `TransactionTimeout` when all tries together take too long."""
-        return self._forest.run(lambda t: function(t, *args, **kwargs), timeout=self._timeout_s)
+        return self._forest.run(
+            lambda t: function(t, *args, **kwargs),
+            Run(of_application=True),
+            timeout=self._timeout_s,
+        )
 
 
 class TimedSpawns:

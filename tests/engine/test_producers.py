@@ -448,7 +448,7 @@ def test_feed_that_fails_has_moved_no_sync_point(ledger: Ledger) -> None:
     events = [sent("A2", "P", 10, 11), sent("A3", "Q", 20, 21), sent("A4", "P", 30, 31)]
     with pytest.raises(BatchFailed):
         ledger.db.feed(stream, events)
-    assert (list(producers), producers.waiting, producers.stable_us) == (["P"], 1, None)
+    assert (list(producers), producers.waiting, producers.stable_us) == (["P"], 1, START_US)
     assert ledger.lines() == []
     stumbles = False
     ledger.db.feed(stream, events)

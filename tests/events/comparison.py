@@ -11,7 +11,7 @@ import pytest
 from activedb.events import Detector, Expression, Occurrence
 
 from .descriptions import Labels, described_made, described_match
-from .generation import Advance, Cut, Feed, Trim, Withdraw
+from .histories import Advance, Cut, Feed, Trim, Withdraw
 from .reference import Reference
 
 __all__ = ["Pair", "compare"]

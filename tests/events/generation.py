@@ -1,4 +1,4 @@
-"""Random expressions, and random histories to judge them by.
+"""Random expressions.
 
 Few names, few parameters and few times, so that ties, edges of windows and repeated constituents
 are the rule. All is drawn through Hypothesis, which finds the least failing case, or by plain
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -33,58 +33,12 @@ from activedb.events import (
 from activedb.events import Sequence as Seq
 from activedb.events.terms import part
 
-__all__ = [
-    "CONTEXTS",
-    "Advance",
-    "Course",
-    "Cut",
-    "Feed",
-    "Plan",
-    "Trim",
-    "Withdraw",
-    "histories",
-    "plans",
-    "random_expression",
-    "random_history",
-]
+from .choosing import Chooser, Drawn, Thrown
+
+__all__ = ["CONTEXTS", "Plan", "plans", "random_expression"]
 
 SECOND_US = 1_000_000
 CONTEXTS = ["recent", "chronicle", "continuous", "cumulative"]
-LAST = 9
-
-
-class Chooser(Protocol):
-    """Where choices come from."""
-
-    def integer(self, least: int, most: int) -> int: ...
-
-    def pick(self, choices: Sequence[Any]) -> Any: ...
-
-
-class Drawn:
-    """Choices that Hypothesis draws; they shrink to the least, and to the first."""
-
-    def __init__(self, draw: st.DrawFn):
-        self._draw = draw
-
-    def integer(self, least: int, most: int) -> int:
-        return self._draw(st.integers(least, most))
-
-    def pick(self, choices: Sequence[Any]) -> Any:
-        return self._draw(st.sampled_from(choices))
-
-
-class Thrown:
-    """Choices by dice."""
-
-    def __init__(self, random: Random):
-        self._random = random
-
-    def integer(self, least: int, most: int) -> int:
-        return self._random.randint(least, most)
-
-    def pick(self, choices: Sequence[Any]) -> Any:
-        return self._random.choice(choices)
 
 
 @dataclass(frozen=True)
@@ -324,102 +278,3 @@ def plans(draw: st.DrawFn, plan: Plan) -> Expression:
 def random_expression(random: Random, plan: Plan) -> Expression:
     """An expression of a plan."""
     return _expression(Thrown(random), plan)
-
-
-@dataclass(frozen=True)
-class Feed:
-    name: str
-    at: int
-    w: int = 0
-    x: int = 0
-    id: str | None = None
-
-    def occurrence(self, number: int) -> Occurrence:
-        params = {"w": self.w, "x": self.x, "n": f"{self.name}@{self.at}#{number}"}
-        return Occurrence(self.name, self.at, params, id=self.id)
-
-
-@dataclass(frozen=True)
-class Advance:
-    at: int
-
-
-@dataclass(frozen=True)
-class Withdraw:
-    """The feed that was so many before the last one that is left."""
-
-    back: int
-
-
-@dataclass(frozen=True)
-class Trim:
-    """To the latest time that nothing later is before, neither a feed nor what is due."""
-
-
-@dataclass(frozen=True)
-class Cut:
-    """A crash: the detector's state is saved, and a fresh detector goes on from it."""
-
-
-@dataclass(frozen=True)
-class Course:
-    """Which steps a history may have.
-
-    Attributes
-    ----------
-    size : int
-        The number of feeds, at most.
-    ordered : bool
-        Whether each event is fed after time was advanced to it; else advances come at random.
-    withdrawals : int or None
-        How far back what is withdrawn may lie; None: no withdrawals.
-    """
-
-    size: int = 9
-    ordered: bool = False
-    withdrawals: int | None = None
-
-
-def _history(choose: Chooser, course: Course) -> list[Any]:
-    # Long lists first: left to itself, Hypothesis draws short ones, in which nothing matches.
-    length = choose.pick(range(course.size, -1, -1))
-    workers = choose.pick([0, 0, 1])
-    last = choose.pick([LAST, 5])
-    feeds = [
-        Feed(
-            choose.pick("ABC"),
-            choose.integer(0, last),
-            choose.integer(0, workers),
-            choose.integer(0, 1),
-            choose.pick([None, None, "a", "b"]),
-        )
-        for _ in range(length)
-    ]
-    if course.ordered or choose.integer(0, 1):
-        feeds.sort(key=lambda feed: feed.at)
-    steps: list[Any] = []
-    for feed in feeds:
-        extra = choose.integer(0, 7)
-        if extra == 7 and course.withdrawals is not None:
-            steps.append(Withdraw(choose.integer(0, course.withdrawals)))
-        elif extra == 6:
-            steps.append(Trim())
-        elif extra == 5:
-            steps.append(Cut())
-        elif extra == 4 and not course.ordered:
-            steps.append(Advance(choose.integer(0, LAST + 3)))
-        if course.ordered:
-            steps.append(Advance(feed.at))
-        steps.append(feed)
-    return [*steps, Advance(LAST + 10)]
-
-
-@st.composite
-def histories(draw: st.DrawFn, course: Course) -> list[Any]:
-    """Lists of steps."""
-    return _history(Drawn(draw), course)
-
-
-def random_history(random: Random, course: Course) -> list[Any]:
-    """A list of steps."""
-    return _history(Thrown(random), course)

@@ -106,7 +106,7 @@ def test_detect_with_a_selection_or_skip_is_that_of_the_sequence_with_it() -> No
 @pytest.mark.parametrize("option", ["selection", "skip"])
 def test_detect_with_an_option_for_another_kind_of_expression_is_refused(option: str) -> None:
     with pytest.raises(PatternError, match=f"{option} is for a sequence, not for A"):
-        detect(event("A"), [], **{option: "next"})
+        detect(event("A"), [], **{option: "next"})  # type: ignore[arg-type]  # either of two
     with pytest.raises(PatternError, match="is not a context"):
         detect(AB, [], context="latest")
 

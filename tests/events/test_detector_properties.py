@@ -15,17 +15,8 @@ from activedb.events import Detector, Expression, Occurrence, detect
 
 from .comparison import compare
 from .descriptions import Labels, described_made, described_match
-from .generation import (
-    CONTEXTS,
-    Advance,
-    Course,
-    Feed,
-    Plan,
-    histories,
-    plans,
-    random_expression,
-    random_history,
-)
+from .generation import CONTEXTS, Plan, plans, random_expression
+from .histories import Advance, Course, Feed, histories, random_history
 from .reference import Reference
 
 SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))

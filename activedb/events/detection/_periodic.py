@@ -46,6 +46,7 @@ class PeriodicNode(Node):
         self.starts: list[Entry] = []
         self.ends: list[Entry] = []
         self.closed: dict[int, Entry] = {}
+        self.closed_us: int | None = None  # when the last of those that are forgotten was closed
 
     def evaluate(self, moment: Moment) -> list[Entry]:
         if moment.index == self.index:
@@ -147,7 +148,7 @@ class PeriodicNode(Node):
                 # It is open since those before it were closed.
                 older = [entry for entry in self.starts if entry[:3] < closed[:3]]
                 opened = [self.closed[e[2]][0] for e in older if e[2] in self.closed]
-                from_us = max(opened, default=None)
+                from_us = max(opened, default=self.closed_us)
         else:
             chosen = [
                 entry
@@ -231,7 +232,9 @@ class PeriodicNode(Node):
                 replaced = [e for e in self._until(self.starts, last) if e[2] not in gone]
                 gone |= {entry[2] for entry in replaced[:-1]}
         for arrival in gone:
-            self.closed.pop(arrival, None)
+            end = self.closed.pop(arrival, None)
+            if end is not None and (self.closed_us is None or end[0] > self.closed_us):
+                self.closed_us = end[0]
         self.starts = [entry for entry in self.starts if entry[2] not in gone]
         self.ends = [
             end
@@ -243,10 +246,12 @@ class PeriodicNode(Node):
         return {
             "starts": [state.entry(entry) for entry in self.starts],
             "ends": [state.entry(entry) for entry in self.ends],
+            "closed_us": self.closed_us,
             "closed": [[arrival, state.entry(end)] for arrival, end in self.closed.items()],
         }
 
     def read(self, data: Any, state: StateReader) -> None:
         self.starts = [state.entry(item) for item in data["starts"]]
         self.ends = [state.entry(item) for item in data["ends"]]
+        self.closed_us = data["closed_us"]
         self.closed = {arrival: state.entry(end) for arrival, end in data["closed"]}

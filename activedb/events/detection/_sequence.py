@@ -176,7 +176,8 @@ class SequenceNode(CombinationNode):
         policy = self.shared.policy
         search = Backtracking(self.layout, group, moment, policy.relation)
         found = search.completed([(entry, stages) for entry, stages, _ in items])
-        return policy.decide(found, self.chooser, self.order, moment, self.layout)
+        decided = policy.decide(found, self.chooser, self.order, moment, self.layout)
+        return list(_one_per_ends(decided)) if self.layout.is_picky else decided
 
     def _keep(self, group: Group, item: Item, moment: Moment) -> None:
         entry, stages, places = item
@@ -240,7 +241,8 @@ class SequenceNode(CombinationNode):
         if self.shared.is_inexact:
             search = Backtracking(layout, group, moment, self.shared.policy.relation)
             closed = search.closed(moment.us)
-            return self.shared.policy.decide(closed, self.chooser, self.order, moment, layout)
+            decided = self.shared.policy.decide(closed, self.chooser, self.order, moment, layout)
+            return list(_one_per_ends(decided)) if layout.is_picky else decided
         if layout.is_local:
             return Search(
                 layout,
