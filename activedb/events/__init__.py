@@ -18,7 +18,7 @@ from activedb.events._codec import (
     encode_params,
     encode_stamp,
 )
-from activedb.events._composites import Conjunction, Disjunction, Kleene, Query, Sequence
+from activedb.events._conjunction import Conjunction
 from activedb.events._definitions import (
     aborted,
     at,
@@ -36,7 +36,9 @@ from activedb.events._definitions import (
 )
 from activedb.events._detect import detect
 from activedb.events._detector import Detector, Network
+from activedb.events._disjunction import Disjunction
 from activedb.events._expression import Expression
+from activedb.events._kleene import Kleene
 from activedb.events._nodes import Node
 from activedb.events._occurrence import Occurrence, occurrence
 from activedb.events._operators import (
@@ -53,7 +55,9 @@ from activedb.events._operators import (
 from activedb.events._precedence import precedes
 from activedb.events._primitives import Negation, Primitive
 from activedb.events._producers import Producers
+from activedb.events._query import Query
 from activedb.events._schedules import At, Cron, Every, Schedule
+from activedb.events._sequence import Sequence
 from activedb.events._stability import POList, Stabilizer
 from activedb.events._temporal import Periodic, Plus, TimedOut
 from activedb.events._timestamps import Timestamp

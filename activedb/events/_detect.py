@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from activedb.errors import BadEvent, PatternError
-from activedb.events._composites import Sequence
 from activedb.events._detector import Detector
 from activedb.events._expression import Reader
 from activedb.events._occurrence import Occurrence
+from activedb.events._sequence import Sequence
 from activedb.events._timestamps import Timestamp, microseconds
 
 if TYPE_CHECKING:

@@ -10,10 +10,11 @@ from typing import Any
 
 from activedb.errors import PartialsExceeded, PatternError
 from activedb.events._codec import decode_params, encode_params
-from activedb.events._composites import Disjunction, Query
+from activedb.events._disjunction import Disjunction
 from activedb.events._expression import Expression, Reader
 from activedb.events._occurrence import Occurrence
 from activedb.events._primitives import Primitive
+from activedb.events._query import Query
 from activedb.events.detection._build import Builder
 from activedb.events.detection._clocks import Clocks
 from activedb.events.detection._entry import Entry

@@ -11,7 +11,8 @@ from activedb.errors import PatternError
 from activedb.events._timestamps import seconds_us, timedelta_us
 
 if TYPE_CHECKING:
-    from activedb.events._composites import Conjunction, Disjunction
+    from activedb.events._conjunction import Conjunction
+    from activedb.events._disjunction import Disjunction
     from activedb.events._temporal import Plus
 
 __all__ = ["Constituent", "Expression", "PartsPredicate", "Reader", "window_us_of"]
@@ -86,13 +87,13 @@ class Expression(ABC):
 
     def __or__(self, other: object) -> Disjunction:
         """Either of two, as `any_of`."""
-        from activedb.events._composites import Disjunction
+        from activedb.events._disjunction import Disjunction
 
         return Disjunction.of(self, other)
 
     def __and__(self, other: object) -> Conjunction:
         """Both of two, in any order, as `all_of`."""
-        from activedb.events._composites import Conjunction
+        from activedb.events._conjunction import Conjunction
 
         return Conjunction.of(self, other)
 

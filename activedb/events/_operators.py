@@ -8,9 +8,13 @@ from typing import Any
 
 from activedb.errors import PatternError
 from activedb.events._choices import Selection, SkipTo
-from activedb.events._composites import Conjunction, Disjunction, Kleene, Query, Sequence
+from activedb.events._conjunction import Conjunction
+from activedb.events._disjunction import Disjunction
 from activedb.events._expression import Expression, window_us_of
+from activedb.events._kleene import Kleene
 from activedb.events._primitives import Negation, Primitive, checked_alias
+from activedb.events._query import Query
+from activedb.events._sequence import Sequence
 from activedb.events._temporal import Periodic
 
 __all__ = [

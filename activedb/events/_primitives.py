@@ -12,7 +12,7 @@ from activedb.events._names import dotted_text, name_text
 from activedb.events._occurrence import Occurrence
 
 if TYPE_CHECKING:
-    from activedb.events._composites import Kleene
+    from activedb.events._kleene import Kleene
     from activedb.events._schedules import Schedule
 
 __all__ = [

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from activedb.errors import PatternError
 from activedb.events._choices import Context, one_of
-from activedb.events._composites import Sequence
 from activedb.events._expression import Expression
+from activedb.events._kleene import Kleene
 from activedb.events._names import name_text
 from activedb.events._primitives import Negation, Primitive, seconds_text
+from activedb.events._sequence import Sequence
 
 __all__ = ["Periodic", "Plus", "TimedOut"]
 
@@ -159,6 +160,12 @@ class TimedOut(Expression):
         self.sequence.check()
         if self.sequence.window_us is None:
             raise PatternError(f"{self!r} never occurs: give the sequence .within(seconds)")
+        first = self.sequence.positives[0]
+        if isinstance(first, Kleene) and first.minimum == 0:
+            raise PatternError(
+                f"{first!r} may be missing, so nobody knows which event begins a partial match of "
+                f"{self.sequence!r}: demand the first part to time it out"
+            )
         if isinstance(self.sequence.parts[-1], Negation):
             raise PatternError(
                 f"{self.sequence!r} ends with a negation: the end of its window makes it whole, so "

@@ -6,9 +6,12 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from activedb.errors import PatternError
-from activedb.events._composites import Conjunction, Disjunction, Query, Sequence
+from activedb.events._conjunction import Conjunction
+from activedb.events._disjunction import Disjunction
 from activedb.events._expression import Expression
 from activedb.events._primitives import Negation, Primitive
+from activedb.events._query import Query
+from activedb.events._sequence import Sequence
 from activedb.events._temporal import Periodic, Plus, TimedOut
 from activedb.events.detection._combination import Children
 from activedb.events.detection._conjunction import ConjunctionNode

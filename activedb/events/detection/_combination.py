@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from activedb.events._composites import Conjunction, Sequence
+from activedb.events._conjunction import Conjunction
 from activedb.events._expression import Expression
 from activedb.events._occurrence import Occurrence
 from activedb.events._primitives import Primitive
+from activedb.events._sequence import Sequence
 from activedb.events.detection._choice import Chooser, preference
 from activedb.events.detection._entry import Candidate, Entry, constituents, place_of, timestamp_at
 from activedb.events.detection._group import Group, Groups

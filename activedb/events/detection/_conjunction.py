@@ -7,7 +7,7 @@ from heapq import merge
 from typing import TYPE_CHECKING, Any
 
 from activedb.events._choices import NO_SKIP
-from activedb.events._composites import Conjunction
+from activedb.events._conjunction import Conjunction
 from activedb.events.detection._choice import Chooser
 from activedb.events.detection._combination import Children, CombinationNode
 from activedb.events.detection._entry import Candidate, Entry, constituents, leaves

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from activedb.events._choices import Selection
-from activedb.events._composites import Disjunction, Kleene, Sequence
+from activedb.events._disjunction import Disjunction
 from activedb.events._expression import Expression
+from activedb.events._kleene import Kleene
 from activedb.events._primitives import Negation, Primitive
+from activedb.events._sequence import Sequence
 from activedb.events.detection._predicates import Predicates, Stage
 
 __all__ = ["Layout", "stage_of"]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from activedb.events._composites import Disjunction, Query
+from activedb.events._disjunction import Disjunction
 from activedb.events._occurrence import Occurrence
 from activedb.events._primitives import Primitive
+from activedb.events._query import Query
 from activedb.events.detection._entry import Entry, entry_parts, leaves
 from activedb.events.detection._node import Moment, Node
 

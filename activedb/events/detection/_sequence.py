@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from activedb.errors import BadEvent
 from activedb.events._choices import Context
-from activedb.events._composites import Sequence
+from activedb.events._sequence import Sequence
 from activedb.events.detection._backtracking import Backtracking
 from activedb.events.detection._choice import Chooser
 from activedb.events.detection._combination import Children, CombinationNode, Item

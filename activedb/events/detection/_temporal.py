@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from activedb.events._composites import Sequence
 from activedb.events._occurrence import Occurrence
+from activedb.events._sequence import Sequence
 from activedb.events._temporal import Plus, TimedOut
 from activedb.events.detection._entry import (
     Candidate,

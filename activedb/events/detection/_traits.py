@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from activedb.events._choices import Context, SkipTo
-from activedb.events._composites import Conjunction, Disjunction, Kleene, Query, Sequence
+from activedb.events._conjunction import Conjunction
+from activedb.events._disjunction import Disjunction
 from activedb.events._expression import Expression
+from activedb.events._kleene import Kleene
 from activedb.events._primitives import Negation, Primitive
+from activedb.events._query import Query
+from activedb.events._sequence import Sequence
 from activedb.events._temporal import Periodic, Plus, TimedOut
 
 __all__ = [
