@@ -20,7 +20,7 @@ from activedb.events import (
     SkipTo,
 )
 from activedb.events._expression import PartsPredicate
-from activedb.events.terms import Attribute, Term
+from activedb.events.terms import Term
 
 __all__ = ["Listener", "Plan", "plan_of", "supports"]
 
@@ -191,9 +191,6 @@ def _choices(sequence: Sequence) -> str | None:
     kleenes = [part for part in sequence.parts if isinstance(part, Kleene)]
     if kleenes and sequence.consumption is Context.RECENT:
         return "of matches of different lengths it makes the most recent one"
-    for predicate in sequence.predicates:
-        if isinstance(predicate, Term) and any(map(_is_of_one_event, predicate.walk())):
-            return f"{predicate!r} is about one event, and not about parts"
     reasons = [why_no_program(predicate) for predicate in sequence.predicates]
     uncompiled = next((reason for reason in reasons if reason is not None), None)
     chooses = (
@@ -245,7 +242,3 @@ def _primitive(one: Expression) -> str | None:
 
 def _is_reading(predicate: object) -> bool:
     return isinstance(predicate, Term) and predicate.is_reading
-
-
-def _is_of_one_event(term: Term) -> bool:
-    return isinstance(term, Attribute) and term.part is None

@@ -54,7 +54,6 @@ def shown(matches: list[Occurrence]) -> list[str]:
             "A1 B2 B3 C4",
             ["A1 (B2 B3) C4", "A1 (B2) C4", "A1 (B3) C4"],
         ),
-        (seq(event("A", part("Z").x.is_null()), B), "A1 B3", ["A1 B3"]),
         (seq(A, B).context("chronicle"), "A1 A2 B3 B4", ["A1 B3", "A2 B4"]),
         (seq(A, B).context("recent"), "A1 A2 B3 B4", ["A2 B3", "A2 B4"]),
         (seq(A, B).context("continuous"), "A1 A2 B3 B4", ["A1 B3", "A2 B3"]),
