@@ -17,7 +17,11 @@ __all__ = ["AccuracyInterval", "LocalClock", "Order", "certainly_before", "order
 
 _NANO = 10**9
 # What a bigint column holds, as in _timestamps.
-_LIMIT_US = 2**63
+_DAY_US = 86_400_000_000
+FIRST_US = -719_162 * _DAY_US
+"""The beginning of the year 1: what the datetimes of Python can say, and those of Postgres too."""
+LAST_US = 2_932_897 * _DAY_US - 1
+"""The end of the year 9999."""
 
 
 class Order(Enum):
@@ -112,7 +116,7 @@ class AccuracyInterval:
     Raises
     ------
     BadEvent
-        If the numbers are no ints within 64 bits or in disorder, or one of node, local reading and
+        If the numbers are no ints within the years 1 to 9999 or in disorder, or one of node, local reading and
         local clock lacks the others.
     """
 
@@ -129,10 +133,10 @@ class AccuracyInterval:
         # Exact types, as for other timestamps: bool and subclasses would not survive `encode`.
         if not (type(lower_us) is type(reading_us) is type(upper_us) is int):
             raise BadEvent(f"reading and ends of an accuracy interval must be ints: {self!r}")
-        if not -_LIMIT_US <= lower_us <= reading_us <= upper_us < _LIMIT_US:
+        if not FIRST_US <= lower_us <= reading_us <= upper_us <= LAST_US:
             raise BadEvent(
-                "an accuracy interval has lower_us ≤ reading_us ≤ upper_us, all within 64 bits; "
-                f"not {self!r}"
+                "an accuracy interval has lower_us ≤ reading_us ≤ upper_us, all within the years 1 "
+                f"to 9999; not {self!r}"
             )
         if type(self.status) is not ClockStatus:
             raise BadEvent(f"the status of an accuracy interval is a ClockStatus: {self!r}")

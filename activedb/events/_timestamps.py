@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from activedb.errors import BadEvent
-from activedb.events._accuracy import AccuracyInterval
+from activedb.events._accuracy import FIRST_US, LAST_US, AccuracyInterval
 
 __all__ = ["Timestamp", "microseconds", "seconds_us", "timedelta_us"]
 
@@ -14,7 +14,7 @@ Timestamp = int | float | datetime | AccuracyInterval
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND_US = 1_000_000
 _DAY_US = 86_400 * _SECOND_US
-# What a bigint column holds: a timestamp that cannot be stored must not be accepted first.
+# A duration longer than a bigint column holds is none that anybody means.
 _LIMIT_US = 2**63
 
 
@@ -49,7 +49,7 @@ def microseconds(timestamp: Timestamp) -> int:
     ------
     BadEvent
         If `timestamp` is of another type (bool and subclasses included), naive, NaN, infinite,
-        or does not fit in 64 bits.
+        or not within the years 1 to 9999.
     """
     # Exact types: a timestamp is kept as given and must survive `encode` unchanged, which a
     # subclass with fields of its own (nanoseconds, say) would not.
@@ -68,10 +68,10 @@ def microseconds(timestamp: Timestamp) -> int:
             )
         return timedelta_us(timestamp - _EPOCH)
     us = seconds_us(timestamp)
-    if us is None:
+    if us is None or not FIRST_US <= us <= LAST_US:
         raise BadEvent(
-            f"the timestamp {_shown(timestamp)} is not a finite number of seconds within 64 bits "
-            "of microseconds: give seconds since the epoch"
+            f"the timestamp {_shown(timestamp)} is not within the years 1 to 9999: give seconds "
+            "since the epoch, not milliseconds or less"
         )
     return us
 

@@ -27,6 +27,7 @@ from activedb.events import (
     seq,
 )
 from activedb.events import detect as detect_in
+from activedb.events._accuracy import FIRST_US, LAST_US
 
 from .test_detector_properties import SCALE
 
@@ -230,7 +231,7 @@ def fields(o: Occurrence) -> Any:
     ]
 
 
-microseconds = st.integers(-(2**63), 2**63 - 1)
+microseconds = st.integers(FIRST_US, LAST_US)
 parameters = st.integers(0, 2**70)
 local_clocks = st.builds(
     LocalClock, texts, parameters, parameters, parameters.map(lambda g: g + 1), parameters
