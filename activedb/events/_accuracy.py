@@ -116,8 +116,8 @@ class AccuracyInterval:
     Raises
     ------
     BadEvent
-        If the numbers are no ints within the years 1 to 9999 or in disorder, or one of node, local reading and
-        local clock lacks the others.
+        If the numbers are no ints, not within the years 1 to 9999 or in disorder, or one of node,
+        local reading and local clock lacks the others.
     """
 
     reading_us: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from activedb.errors import RuleSyntaxError
+from activedb.errors import DefinitionError, RuleSyntaxError
 
 __all__ = ["Source"]
 
@@ -19,6 +19,13 @@ class Source:
     """
 
     text: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str):
+            raise DefinitionError(
+                f"the rule language is text, not {self.text!r}; a file is read by "
+                "db.rules.load_file(path)"
+            )
 
     def place(self, offset: int) -> tuple[int, int]:
         """Line and column of a character, both from 1."""

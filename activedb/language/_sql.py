@@ -296,6 +296,12 @@ def _parsed(source: Source, offset: int, sql: str, scope: Scope) -> tuple[Referr
         raise source.error(offset, "SQL: this is nested too deeply") from None
     if len(found) != 1:
         raise source.error(offset, "one statement stands here")
+    for node in found[0].find_all(exp.Placeholder, exp.Parameter, exp.SessionParameter):
+        raise source.error(
+            offset,
+            f"SQL: {node.name or '?'} is a parameter, and nobody gives its value: write a value, "
+            "or an attribute of the event such as NEW.x",
+        )
     return referring, found[0]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from sqlalchemy import MetaData
 
@@ -100,6 +102,8 @@ def test_error_shows_line_column_and_caret() -> None:
         ),
         (RULE + "BEGIN DELETE FROM log WHERE l.id = 1 END", (3, 29), "no table or event 'l'"),
         (RULE + "BEGIN INSERT INTO log (id, note) VALUES (1) END", (3, 42), "as many values"),
+        (RULE + "BEGIN INSERT INTO log (id) VALUES (:x) END", (3, 7), "x is a parameter"),
+        (RULE + "BEGIN INSERT INTO log (id) VALUES ($1) END", (3, 7), "is a parameter"),
         (RULE + "BEGIN INSERT INTO log (id, nte) VALUES (1, 2) END", (3, 28), "'note'"),
         (RULE + "BEGIN SELECT 1 END", (3, 7), "does nothing with it"),
         (RULE + "BEGIN UPDATE log SET END", (3, 7), "column = value"),
@@ -158,3 +162,10 @@ def test_pattern_on_a_stream_of_declared_types_names_no_others() -> None:
     assert parse("CREATE QUERY Q PATTERN SEQ(EXIT, ENTR)", streams=streams)
     with pytest.raises(RuleSyntaxError, match="no events 'ENTR'; did you mean 'ENTER'"):
         parse("CREATE QUERY Q ON estream PATTERN SEQ(EXIT, ENTR)", streams=streams)
+
+
+@pytest.mark.parametrize("text", [None, 3, b"DROP RULE r"])
+def test_what_is_no_text_is_refused(text: Any) -> None:
+    for read in (parse, parse_pattern, parse_term):
+        with pytest.raises(DefinitionError, match="the rule language is text"):
+            read(text)
