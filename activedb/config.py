@@ -88,6 +88,10 @@ class Settings(BaseSettings):
         bound cannot.
     batch_events_max : int
         Events in one atomic batch.
+    future_max_s : float
+        How far ahead of this computer's clock the timestamp of an event may begin, its clock's
+        error taken off. One of a stream that is further ahead becomes a dead letter, and
+        `Database.signal` raises `BadEvent`. ``inf``: not checked.
     recording : str
         Whether ``db.history()`` tells what transactions did: ``off``, ``sampled`` or ``full``.
     recording_one_in : int
@@ -125,6 +129,7 @@ class Settings(BaseSettings):
     quarantine_after: int = Field(default=10, ge=0)
     partials_max: int = Field(default=1_000_000, ge=0)
     batch_events_max: int = Field(default=2_000, ge=1)
+    future_max_s: float = Field(default=60.0, ge=0, allow_inf_nan=True)
     recording: Literal["off", "sampled", "full"] = "off"
     recording_one_in: int = Field(default=100, ge=1)
     recording_events_max: int = Field(default=100_000, ge=1)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from activedb.streams import AtomicBatch, Stream
 
+_FUTURE_MAX_S = 60.0  # as in the settings of a database
 _FOLLOW_S = 0.5  # how often to look for new files
 _FOLLOWING = {"processingTime": "200 milliseconds"}  # an idle query takes next to no CPU time
 _STOP_S_MAX = 1  # how soon an idle query notices that its run has ended
@@ -40,6 +41,9 @@ class SparkFeed:
         one goes on where the first ended. Created when missing.
     follow : bool
         Wait for new files instead of returning when all there are have been processed.
+    future_max_s : float
+        How far ahead of the clock an event's time may move the watermark: the database's setting of
+        this name.
 
     Raises
     ------
@@ -52,7 +56,13 @@ class SparkFeed:
     """
 
     def __init__(
-        self, stream: Stream, input: Path, checkpoint: Path, *, follow: bool = False
+        self,
+        stream: Stream,
+        input: Path,
+        checkpoint: Path,
+        *,
+        follow: bool = False,
+        future_max_s: float = _FUTURE_MAX_S,
     ) -> None:
         if stream.source is None:
             raise DefinitionError(
@@ -65,6 +75,7 @@ class SparkFeed:
         self._checkpoint = checkpoint.resolve()
         self._files = FileQueue(self._source, input, self._checkpoint)
         self._follow = follow
+        self._future_max_s = future_max_s
         self._stop = threading.Event()
         if not follow and not self._files.list_all():
             pattern = self._source.glob or "*"
@@ -117,7 +128,9 @@ class SparkFeed:
 
             df, corrupt = read_files(spark, self._stream, self._source, self._files)
             order = FILE_ORDER if self._source.per_batch > 1 else ()
-            projected = project(df, self._stream, order=order, corrupt=corrupt)
+            projected = project(
+                df, self._stream, future_max_s=self._future_max_s, order=order, corrupt=corrupt
+            )
             trigger = _FOLLOWING if self._follow else {"processingTime": "0 seconds"}
             try:
                 with run.query(projected, trigger=trigger, order=order) as query:
@@ -166,6 +179,7 @@ def feed(
     checkpoint: Path,
     *,
     follow: bool = False,
+    future_max_s: float = _FUTURE_MAX_S,
 ) -> None:
     """Feed a stream from any streaming DataFrame, in that DataFrame's own Spark session.
 
@@ -182,6 +196,8 @@ def feed(
     follow : bool
         Go on until the query is stopped instead of returning when the data that is there now has
         been processed.
+    future_max_s : float
+        As for :class:`SparkFeed`.
 
     Raises
     ------
@@ -198,7 +214,7 @@ def feed(
 
     stopping = threading.Event()
     checkpoint = checkpoint.resolve()
-    projected = project(df, stream)
+    projected = project(df, stream, future_max_s=future_max_s)
     run = Run(stream.name, checkpoint)
 
     def produce() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -26,10 +27,16 @@ _CORRUPT = "activedb_corrupt"
 # row would carry the watermark beyond everything else.
 _TIME_MIN = "0001-01-01 00:00:00"
 _TIME_MAX = "9999-12-31 23:59:59.999999"
+_FUTURE_S_MAX = 10_000 * 366 * 86_400  # longer than all those years
 
 
 def project(
-    df: DataFrame, stream: Stream, *, order: Sequence[str] = (), corrupt: str | None = None
+    df: DataFrame,
+    stream: Stream,
+    *,
+    future_max_s: float = math.inf,
+    order: Sequence[str] = (),
+    corrupt: str | None = None,
 ) -> DataFrame:
     """Return ``df`` as event columns (see :class:`AtomicBatch`) under a watermark.
 
@@ -39,6 +46,8 @@ def project(
         The input.
     stream : Stream
         The declaration.
+    future_max_s : float
+        How far ahead of the clock a time moves the watermark; one beyond that does not.
     order : Sequence[str]
         Input columns passed through, no part of the event.
     corrupt : str, optional
@@ -78,7 +87,7 @@ def project(
         sf.when(_is_bad(stream), text).alias("raw"),
         *map(_column, order),
         # NULL must not move the watermark, and Spark would read it as 1970.
-        sf.coalesce(sf.timestamp_micros("event_time_us"), earliest).alias(WATERMARK),
+        sf.coalesce(_believed(future_max_s), earliest).alias(WATERMARK),
     ).withWatermark(WATERMARK, f"{_delay_ms(stream)} milliseconds")
 
 
@@ -119,6 +128,20 @@ def _time_us(df: DataFrame, stream: Stream) -> Column:
             "try_to_timestamp)"
         )
     return sf.unix_micros(_within_years(column.cast("timestamp"), TimestampType()))
+
+
+def _believed(future_max_s: float) -> Column:
+    """Return the event's time, NULL if it is from the future.
+
+    Now is when the micro-batch was planned: that is in Spark's checkpoint, and so the same when the
+    batch is run again.
+    """
+    time_us = sf.col("event_time_us")
+    time = sf.timestamp_micros(time_us)
+    if future_max_s > _FUTURE_S_MAX:
+        return time
+    last_us = sf.unix_micros(sf.current_timestamp()) + sf.lit(round(future_max_s * 1_000_000))
+    return sf.when(time_us <= last_us, time)
 
 
 def _within_years(column: Column, kind: DataType) -> Column:

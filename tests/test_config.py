@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 import traceback
 from pathlib import Path
 
@@ -47,6 +48,7 @@ def test_settings_without_any_source_are_the_defaults() -> None:
         "quarantine_after": 10,
         "partials_max": 1_000_000,
         "batch_events_max": 2_000,
+        "future_max_s": 60.0,
         "recording": "off",
         "recording_one_in": 100,
         "recording_events_max": 100_000,
@@ -116,6 +118,26 @@ def test_settings_with_a_wrong_environment_variable_say_which_in_one_line(
 def test_settings_with_a_wrong_argument_say_so() -> None:
     with pytest.raises(ConfigurationError, match="wrong value '0' of batch_events_max in an arg"):
         Settings.load(batch_events_max=0)
+
+
+@pytest.mark.parametrize("text", ["-1", "nan", "never"])
+def test_settings_with_a_wrong_limit_of_the_future_say_so(
+    monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("ACTIVEDB_FUTURE_MAX_S", text)
+    with pytest.raises(ConfigurationError, match=f"wrong value '{text}' of future_max_s"):
+        Settings.load()
+
+
+def test_settings_without_a_limit_of_the_future_can_be_given_everywhere(
+    working_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert Settings.load(future_max_s=math.inf).future_max_s == math.inf
+    (working_folder / "pyproject.toml").write_text("[tool.activedb]\nfuture_max_s = inf\n")
+    assert Settings.load().future_max_s == math.inf
+    (working_folder / "pyproject.toml").write_text("[project]\n")
+    monkeypatch.setenv("ACTIVEDB_FUTURE_MAX_S", "inf")
+    assert Settings.load().future_max_s == math.inf
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,9 @@ def feed_stream(
     run = db.stream_run(stream)
     run.fail_fast = fail_fast
     before = run.totals()
-    feed = _feed_class()(stream, input, checkpoint, follow=follow)
+    feed = _feed_class()(
+        stream, input, checkpoint, follow=follow, future_max_s=db.settings.future_max_s
+    )
     run.check_continues(feed.query_id, feed.next_batch_id)
     with reporter.working("starting Spark"):
         began = time.monotonic()

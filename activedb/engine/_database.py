@@ -17,6 +17,7 @@ from activedb.config import Settings
 from activedb.engine._changes import Follower, FollowProgress
 from activedb.engine._dead_letters import DeadLetters, Retried
 from activedb.engine._following import follow, tables_of_rules
+from activedb.engine._future import FutureLimit
 from activedb.engine._kept_partials import KeptPartials
 from activedb.engine._launcher import Launcher
 from activedb.engine._letters import Letter
@@ -104,6 +105,7 @@ class Database:
         self.metadata = new_metadata()
         self.settings = settings
         self._clock = clock
+        self._future = FutureLimit(clock, settings.future_max_s)
         self._store = open_store(self.metadata, settings, fresh=fresh)
         self._catalog = Catalog()
         self._streams: dict[str, Stream] = {}
@@ -429,7 +431,8 @@ class Database:
         Raises
         ------
         BadEvent
-            If the timestamp or a parameter has no meaning.
+            If the timestamp or a parameter has no meaning, or the timestamp is from the future
+            (setting `future_max_s`).
         RuleFailed
             If a rule that takes its triggering transaction along fails.
         """
@@ -466,6 +469,8 @@ class Database:
         if timestamp is None and t is not None:
             when = t.timestamp
         o = Occurrence(name, when, params, kind=kind)
+        if timestamp is not None:
+            self._future.check(f"event {name!r}", o.low_us)
         if t is not None and t.forest is self._forest:
             t.check_usable()
             self._triggering.occurred(t, o)
@@ -724,6 +729,7 @@ class Database:
                     stream,
                     journal=journal,
                     clock=self._clock,
+                    future=self._future,
                     counters=self._triggering.counters,
                 )
             run = self._stream_runs[stream.name] = StreamRun(
@@ -739,6 +745,7 @@ class Database:
                     rows=self._detector_rows,
                     counters=self._triggering.counters,
                 ),
+                future=self._future,
                 membership=membership,
             )
         return run
@@ -776,6 +783,9 @@ class Database:
         punctuation : datetime or seconds, optional
             Every event before it has been seen. None: these are all, process every event; but of a
             stream of producers those that are stable, while the others wait.
+
+        An event that is none of the stream's, or is from the future (setting `future_max_s`),
+        becomes a dead letter; it moves neither punctuation nor sync points.
 
         Raises
         ------

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from activedb.events import Occurrence
+from activedb.events import Detector, Occurrence, Query
 from activedb.rules import Subscription
 from activedb.transactions import Transaction
 
-__all__ = ["advanced", "fed_alone"]
+__all__ = ["advanced", "fed_alone", "passed_over"]
 
 T = TypeVar("T")
 
@@ -60,6 +60,34 @@ def advanced(subscription: Subscription, us: int, t: Transaction) -> list[Occurr
         found.extend(subscription.advance(us, c))
 
     _reading(subscription, t, advance)
+    return found
+
+
+def passed_over(subscription: Subscription, us: int, t: Transaction) -> list[Occurrence]:
+    """What time completes before `us`, if nothing comes of decisions whose order is uncertain.
+
+    For a rule that is to raise then, and has: its detector goes on behind them. O(what it keeps).
+
+    Raises
+    ------
+    BadEvent
+        If what the detector keeps cannot be written; nothing has changed then.
+    """
+    rule = subscription.rule
+    # The same detector but for that policy, which is no part of its state.
+    detector = Detector(
+        rule.on,
+        name=None if isinstance(rule.on, Query) else rule.name,
+        on_uncertain=lambda error: (),
+    )
+    state = subscription.state()
+    detector.restore(state["detector"])
+    if subscription.reads:
+        found = _reading(subscription, t, lambda c: detector.advance(us, c))
+    else:
+        found = detector.advance(us)
+    subscription.restore({**state, "detector": detector.state()})
+    subscription.advance(us)  # completes nothing more, and tells that the state has changed
     return found
 
 

@@ -172,14 +172,19 @@ class KeptPartials:
         ]
 
     def _write(self, connection: Any, subscriptions: Iterable[Subscription]) -> None:
-        states = {}
+        states, unwritable = {}, []
         for subscription in subscriptions:
+            name = subscription.rule.name
             try:
-                states[subscription.rule.name] = (subscription.event, subscription.state())
+                states[name] = (subscription.event, subscription.state())
             except BadEvent:
                 self._counters.add("partials_not_durable")
+                unwritable.append(name)
         if states:
             self._rows.write(connection, states)
+        if unwritable:
+            # An older state would tell that what has been used up since can still be used.
+            self._rows.forget(connection, unwritable)
 
     def _due_trims(self, newest: Mapping[Subscription, int]) -> dict[str, int]:
         """Rules of which enough has expired to be worth a delete, and before which time."""

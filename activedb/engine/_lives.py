@@ -51,7 +51,7 @@ class Lives:
 
     def gave_up(self, run: Run) -> None:
         """The last try of `run` has aborted: raise that, in a transaction of its own."""
-        if not run.of_application or not self._is_heard("abort"):
+        if not run.of_application or not self._catalog.listening_to((_KIND, "abort")):
             return
         params = {"transaction": run.name}
 
@@ -61,9 +61,6 @@ class Lives:
         self._launcher.aside(f"abort of {run.name}", lambda: self._launcher.forest.run(tell))
 
     def _raise(self, t: Transaction, name: str) -> None:
-        if t.hierarchy.run.of_application and self._is_heard(name):
+        if t.hierarchy.run.of_application and self._catalog.listening_to((_KIND, name), t):
             params = {"transaction": t.hierarchy.run.name}
             self._triggering.occurred(t, Occurrence(name, t.timestamp, params, kind=_KIND))
-
-    def _is_heard(self, name: str) -> bool:
-        return (_KIND, name) in self._catalog.by_key or bool(self._catalog.drafts)

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from activedb.clock import Clock
+from activedb.engine._future import FutureLimit
 from activedb.errors import BadEvent, ConfigurationError, ProducerSilent
 from activedb.events import AccuracyInterval, Occurrence, Producers
 from activedb.metrics import Counters
@@ -31,11 +32,20 @@ class Membership:
     Not thread-safe: used by the one thread that feeds the stream.
     """
 
-    def __init__(self, stream: Stream, *, journal: StreamJournal, clock: Clock, counters: Counters):
+    def __init__(
+        self,
+        stream: Stream,
+        *,
+        journal: StreamJournal,
+        clock: Clock,
+        future: FutureLimit,
+        counters: Counters,
+    ):
         assert stream.membership is not None
         self._stream = stream
         self._journal = journal
         self._clock = clock
+        self._future = future
         self._counters = counters
         self._producers = Producers(
             stream.membership, silent_after_us=stream.silent_after_us, on_silent=stream.on_silent
@@ -90,6 +100,7 @@ class Membership:
     def heartbeat(self, stamp: AccuracyInterval) -> bool:
         """Take note of a heartbeat; whether it has discovered a producer."""
         _check_name(stamp.node)
+        self._future.check("a heartbeat", stamp.lower_us)
         before = len(self._producers)
         self._producers.heartbeat(stamp)
         self.heard()

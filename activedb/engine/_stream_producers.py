@@ -101,7 +101,8 @@ class StreamProducers:
         Raises
         ------
         BadEvent
-            If membership is atomic and the stamp's node is not registered.
+            If membership is atomic and the stamp's node is not registered, or the stamp is from
+            the future (setting `future_max_s`); no sync point has moved then.
         ProducerSilent
             As `check`; the heartbeat has not been taken then.
         """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from activedb.engine._due_times import DueTimes
 from activedb.engine._letters import Letter
 from activedb.engine._quarantine import failure_of
 from activedb.engine._triggered import SYSTEMIC, Triggered, is_systemic
-from activedb.errors import ActiveDBError, RuleFailed
+from activedb.errors import ActiveDBError, BadEvent, RuleFailed, UncertainOrder
 from activedb.events import Occurrence
 from activedb.rules import Catalog, Subscription
 from activedb.transactions import Forest, Run, Transaction
@@ -170,7 +171,7 @@ class Timekeeper:
         except SYSTEMIC:
             _LOG.warning("what is due of rule %s waits", subscription.rule.name, exc_info=True)
             due_us = self._now_us() + _AGAIN_AFTER_US
-        except ActiveDBError:
+        except Exception:
             _LOG.exception("rule %s cannot be told the time", subscription.rule.name)
             due_us = self._now_us() + _AGAIN_AFTER_US
         finally:
@@ -196,7 +197,12 @@ class Timekeeper:
             if self._lines.stream_of(subscription) is not None:  # declared since
                 return False
             if not subscription.in_hand:
-                self._advance(t, subscription, since_us)
+                try:
+                    self._advance(t, subscription, since_us)
+                except Exception as error:
+                    if is_systemic(error, t):
+                        raise
+                    self._give_up(t, subscription, error)
             self.triggering.kept.write_state(t, subscription)
             if not subscription.in_hand:
                 return False
@@ -222,6 +228,27 @@ class Timekeeper:
             if found or until_us == now_us:
                 return
             until_us = now_us
+
+    def _give_up(self, t: Transaction, subscription: Subscription, error: Exception) -> None:
+        """Go on behind a moment that the detector cannot judge, and leave a dead letter.
+
+        It would fail again and again: what cannot be decided is passed over, and where a predicate
+        fails the detector gives up all that it keeps.
+        """
+        name = subscription.rule.name
+        now_us = self._now_us()
+        due_us = now_us if subscription.due_us is None else min(subscription.due_us, now_us)
+        payload = {"rule": name, "us": due_us}
+        letter = Letter.of_event(f"rule {name}", f"time.{due_us}/{t.path}", payload, error)
+        self.triggering.keep_letter(t, letter)
+        found: list[Triggered] | None = None
+        if isinstance(error, UncertainOrder):
+            with suppress(BadEvent):  # it keeps something that cannot be written
+                found = self.triggering.pass_over(subscription, due_us + 1, t)
+        if found is None:
+            subscription.restore(None)
+            found = self.triggering.advance(subscription, due_us + 1, t)
+        subscription.in_hand.extend(item.occurrence for item in found)
 
     def _fire(self, t: Transaction, subscription: Subscription, o: Occurrence) -> None:
         """Trigger the rule as an event of `t` would; if it fails there is a dead letter."""

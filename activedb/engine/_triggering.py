@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from activedb.engine._cascades import too_many_cycles
 from activedb.engine._causal import Causal
 from activedb.engine._exclusive import Exclusive
-from activedb.engine._feeding import advanced, fed_alone
+from activedb.engine._feeding import advanced, fed_alone, passed_over
 from activedb.engine._kept_partials import KeptPartials
 from activedb.engine._letters import Letter
 from activedb.engine._lives import Lives
@@ -292,7 +292,13 @@ class Triggering:
 
     def advance(self, subscription: Subscription, us: int, t: Transaction) -> list[Triggered]:
         """What time completes of a rule before `us`, in `t`."""
-        matches = advanced(subscription, us, t)
+        return self._completed(subscription, advanced(subscription, us, t))
+
+    def pass_over(self, subscription: Subscription, us: int, t: Transaction) -> list[Triggered]:
+        """The same without the decisions for which `advance` has raised `UncertainOrder`."""
+        return self._completed(subscription, passed_over(subscription, us, t))
+
+    def _completed(self, subscription: Subscription, matches: list[Occurrence]) -> list[Triggered]:
         self.lines.moved(subscription)
         if matches:
             self.counters.add("matches", len(matches))

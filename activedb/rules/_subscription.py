@@ -74,8 +74,8 @@ class Subscription:
     partials_max : int
         How many occurrences to keep at most, if the rule does not say it; 0: any number.
     sharing : Sharing, optional
-        With what others to share common subexpressions. Not used for a rule that is bounded, as
-        what one forgets the others would miss, nor for one that reads the store under the latch.
+        With what others to share common subexpressions. Not used for a rule that has none that
+        can be shared, nor for one that reads the store under the latch.
 
     Attributes
     ----------
@@ -127,9 +127,14 @@ class Subscription:
         if detecting is None:
             latch = threading.Lock()
             detector = self._new_detector()
-            if sharing is not None and self._bound is None and not detector.reads:
-                self._network, latch = sharing.network, sharing.latch
-                detector = self._new_detector()
+            if sharing is not None and not detector.reads:
+                with sharing.latch:
+                    self._network = sharing.network
+                    sharer = self._new_detector()
+                if sharer.is_sharing:
+                    detector, latch = sharer, sharing.latch
+                else:
+                    self._network = None
             self._detection = _Detection(detector, latch)
         else:
             self._detection = detecting._detection
@@ -238,13 +243,12 @@ class Subscription:
             detector = detection.detector
             if contemporaries:
                 contemporaries = [other for other in contemporaries if detector.accepts(other)]
-            # What is shared may have been kept already, by whoever was fed first.
-            if self.is_exclusive or not exactly or self._network is not None:
+            if self.is_exclusive or not exactly:
                 matches, is_kept = detector.feed(o, reader, contemporaries), True
             else:
-                before = detector.partials + detector.dropped
+                before = detector.kept_events
                 matches = detector.feed(o, reader, contemporaries)
-                is_kept = detector.partials + detector.dropped != before
+                is_kept = detector.kept_events != before
             detection.is_changed = True
             if is_kept and o.us > detection.newest_us:
                 detection.newest_us = o.us
@@ -280,12 +284,13 @@ class Subscription:
 
     def restore(self, state: dict[str, Any] | None) -> None:
         """Go on with a detector in this state; None: with a new one."""
-        detector = self._new_detector()
         in_hand: list[Occurrence] = []
         if state is not None:
-            detector.restore(state["detector"])
             in_hand = [decode(data) for data in state.get("in_hand", ())]
         with self._detection.latch:
+            detector = self._new_detector()
+            if state is not None:
+                detector.restore(state["detector"])
             self._detection.detector = detector
             self._detection.in_hand = in_hand
             self._detection.is_changed = False

@@ -100,9 +100,20 @@ class Arrivals:
     refused: list[Refused] = field(default_factory=list)
 
 
-def of_batch(stream: Stream, batch: AtomicBatch, punctuation_us: int | None) -> Arrivals:
-    """Sort the rows of `batch`; those before `punctuation_us` are late. O(rows)."""
-    return _sorted(_events(stream, batch), batch.batch_id, punctuation_us)
+def of_batch(
+    stream: Stream,
+    batch: AtomicBatch,
+    punctuation_us: int | None,
+    check: Callable[[Occurrence], None] = lambda o: None,
+) -> Arrivals:
+    """Sort the rows of `batch`; those before `punctuation_us` are late. O(rows).
+
+    Parameters
+    ----------
+    check : callable
+        Is shown each event that can be kept, and raises `BadEvent` to refuse it.
+    """
+    return _sorted(_events(stream, batch, check), batch.batch_id, punctuation_us)
 
 
 def of_occurrences(
@@ -110,14 +121,11 @@ def of_occurrences(
     occurrences: Iterable[Occurrence],
     batch_id: int,
     punctuation_us: int | None,
-    observe: Callable[[Occurrence], None] = lambda o: None,
+    check: Callable[[Occurrence], None] = lambda o: None,
 ) -> Arrivals:
     """Sort events that come from Python; those before `punctuation_us` are late. O(events).
 
-    Parameters
-    ----------
-    observe : callable
-        Is shown each event that can be kept, and raises `BadEvent` if it is none of the stream's.
+    `check` as for `of_batch`.
     """
 
     def events() -> Iterator[Occurrence | Refused]:
@@ -126,7 +134,7 @@ def of_occurrences(
             try:
                 if problem is not None:
                     raise BadEvent(problem)
-                observe(_keepable(o))
+                check(_keepable(o))
                 yield o
             except BadEvent as error:
                 payload = {"type": o.name, "timestamp": str(o.timestamp), **_shown(o.params)}
@@ -149,7 +157,9 @@ def _sorted(
     return arrivals
 
 
-def _events(stream: Stream, batch: AtomicBatch) -> Iterator[Occurrence | Refused]:
+def _events(
+    stream: Stream, batch: AtomicBatch, check: Callable[[Occurrence], None]
+) -> Iterator[Occurrence | Refused]:
     table = batch.table
     names = batch.param_names
     columns = [table.column(PARAM_PREFIX + name).to_pylist() for name in names]
@@ -166,17 +176,21 @@ def _events(stream: Stream, batch: AtomicBatch) -> Iterator[Occurrence | Refused
     )
     for position, (kind, us, event_id, raw, values) in enumerate(heads):
         params = dict(zip(names, values, strict=True))
+        shown = _shown(params)
         problem = _problem(stream, kind, params)
         if problem is None and us is None:
             problem = "the timestamp is missing or cannot be parsed"
         if problem is None:
             try:
                 when = _EPOCH + timedelta(microseconds=us)
-                yield _keepable(Occurrence(kind, when, params, id=event_id))
+                o = _keepable(Occurrence(kind, when, params, id=event_id))
+                check(o)
+                yield o
                 continue
             except BadEvent as error:
                 problem = str(error)
-        payload = {"raw": raw} if raw is not None else {"type": kind, **_shown(params)}
+                shown = {"timestamp": str(when), **shown}
+        payload = {"raw": raw} if raw is not None else {"type": kind, **shown}
         yield Refused(position, payload, BadEvent(problem))
 
 

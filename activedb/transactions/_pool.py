@@ -105,11 +105,12 @@ class _Sleeper:
 class _Worker:
     """A thread of the pool, and where it sleeps; `task` if it is to begin with a certain one."""
 
-    __slots__ = ("task", "thread", "wake")
+    __slots__ = ("started", "task", "thread", "wake")
 
     def __init__(self) -> None:
         self.task: Task[object] | None = None
         self.thread: threading.Thread
+        self.started = threading.Event()  # or has been found unable to start
         self.wake = threading.Lock()
         self.wake.acquire()
 
@@ -214,12 +215,14 @@ class Pool:
             worker.wake.release()
         while True:
             with self._latch:
-                threads = [worker.thread for worker in self._alive]
-            others = [thread for thread in threads if thread is not threading.current_thread()]
+                alive = list(self._alive)
+            others = [each for each in alive if each.thread is not threading.current_thread()]
             if not others:
                 return
-            for thread in others:
-                thread.join()
+            for worker in others:
+                worker.started.wait()  # who starts it has let go of the latch
+                if worker.thread.ident is not None:
+                    worker.thread.join()
 
     # -- inside ----------------------------------------------------------------------------
 
@@ -267,8 +270,11 @@ class Pool:
                 self._alive.discard(fresh)
                 self._running -= 1
                 task = task or self._next()
+            fresh.started.set()
             if task is not None:
                 self._run_here(task)
+        finally:
+            fresh.started.set()
 
     def _run_here(self, task: Task[T]) -> None:
         _here.nested += 1

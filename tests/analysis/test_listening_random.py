@@ -59,8 +59,9 @@ def made_of(expression: Expression, events: Sequence[Occurrence]) -> list[Made]:
 
     def told(by: tuple[str, str], matches: Sequence[Occurrence]) -> None:
         for match in matches:
-            parts = [(match.us, *_leaves(part)) for part in match.parts.values()]
-            made.append(Made(by, tuple(parts) or _leaves(match)))
+            # By its events alone: of two parts of any_of that they fulfil the first is made.
+            events = [leaf for part in match.parts.values() for leaf in _leaves(part)]
+            made.append(Made(by, (match.us, *(events or _leaves(match)))))
 
     for o in events:
         told(TIME, detector.advance(o.us))

@@ -226,6 +226,24 @@ def test_signal_with_a_value_that_cannot_be_kept_is_counted_and_still_matched(
     assert ledger.lines() == ["12"]
 
 
+def test_state_with_a_value_that_cannot_be_kept_leaves_no_older_one_behind(where: Place) -> None:
+    """That one would know nothing of what has been used up since: its match would fire again."""
+    pattern = PAIR.context("chronicle")
+    ledger = open_again(where, pattern)
+    ledger.db.signal("A", timestamp=1, n=1)
+    ledger.db.signal("A", timestamp=2, n=2, what=object())
+    ledger.db.signal("B", timestamp=3, n=3)
+    assert ledger.lines() == ["13"]
+    ledger = open_again(where, pattern)
+    assert ledger.db.rules["match"].partials == 0
+    ledger.db.signal("B", timestamp=4, n=4)
+    assert ledger.lines() == ["13"]
+    ledger.db.signal("A", timestamp=5, n=5)
+    ledger = open_again(where, pattern)
+    ledger.db.signal("B", timestamp=6, n=6)
+    assert ledger.lines() == ["13", "56"]
+
+
 def test_rules_that_keep_nothing_write_nothing(where: Place) -> None:
     ledger = open_again(where, adb.event("A") | adb.event("B"))
     ledger.db.signal("A", timestamp=1, n=1)

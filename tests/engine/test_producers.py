@@ -19,6 +19,7 @@ from activedb.errors import (
     ConfigurationError,
     DefinitionError,
     ProducerSilent,
+    SerializationConflict,
     StreamFull,
     UncertainOrder,
 )
@@ -220,6 +221,90 @@ def test_uncertainty_with_an_event_that_still_waits_is_found(ledger: Ledger) -> 
     assert letter["error"] == "UncertainOrder"
     assert "'n': '1'" in letter["reason"]
     assert ledger.lines() == [], "the event's s-transaction has failed as a whole"
+
+
+SILENCE = adb.seq(A, ~N).same("k").within(100e-6)
+
+
+def keyed(text: str, node: str, low: int, high: int, k: int) -> Occurrence:
+    """An event of a producer with a key."""
+    return Occurrence(text[0], stamp(node, low, high), {"n": text[1:], "k": k})
+
+
+def feed_silences(ledger: Ledger, stream: Stream) -> None:
+    """Is N4 after A1? Nobody knows. It is not after A3, and is none of A2's."""
+    events = [keyed("A1", "P", 0, 10, 1), keyed("A2", "P", 0, 10, 2), keyed("A3", "P", 50, 60, 1)]
+    ledger.db.feed(stream, [*events, keyed("N4", "Q", 5, 15, 1), sent("B5", "P", 130, 135)])
+
+
+def test_end_of_a_window_that_is_uncertain_costs_that_decision_alone(where: Place) -> None:
+    ledger = open_ledger(where.open())
+    log(ledger, SILENCE)
+    tries: list[str] = []
+
+    @ledger.db.rule(on=B, name="again")
+    def rule(t: Transaction, o: Occurrence) -> None:
+        tries.append(name_of(o))
+        ledger.write(t, name_of(o))
+        if len(tries) == 1:
+            raise SerializationConflict("the whole part is done again")
+
+    stream = declare(ledger)
+    for node in "PQ":
+        ledger.db.producers(stream).register(node)
+    feed_silences(ledger, stream)
+    producers = ledger.db.producers(stream)
+    for node in "PQ":
+        producers.heartbeat(stamp(node, 140, 145))
+    assert ledger.lines() == ["A2", "B5"]
+    assert tries == ["B5", "B5"]
+    (letter,) = ledger.letters()
+    assert (letter["error"], letter["payload"]["rule"]) == ("UncertainOrder", "log")
+    assert "the end of a window" in letter["reason"]
+    assert "'n': '1'" in letter["reason"]
+    if not where.is_memory:
+        ledger = reopened(where, ledger)
+        log(ledger, SILENCE)
+        stream = declare(ledger)
+        producers = ledger.db.producers(stream)
+    for node in "PQ":
+        producers.heartbeat(stamp(node, 300, 305))
+    assert ledger.lines() == ["A2", "B5", "A3"], "what the detector keeps has not been given up"
+    assert len(ledger.letters()) == 1
+
+
+def test_rule_that_fails_beside_an_uncertain_end_of_a_window_has_a_letter_too(
+    ledger: Ledger,
+) -> None:
+    ledger.db.rule(on=SILENCE, name="fails")(lambda t, o: 1 / 0)
+    stream = declare(ledger)
+    for node in "PQ":
+        ledger.db.producers(stream).register(node)
+    feed_silences(ledger, stream)
+    for node in "PQ":
+        ledger.db.producers(stream).heartbeat(stamp(node, 140, 145))
+    errors = [letter["error"] for letter in ledger.letters()]
+    assert sorted(errors) == ["UncertainOrder", "ZeroDivisionError"]
+
+
+def test_end_of_a_window_with_what_cannot_be_written_costs_all_that_is_kept(
+    ledger: Ledger,
+) -> None:
+    log(ledger, adb.seq(A, ~N).within(100e-6))
+
+    @ledger.db.rule(on=B, name="signals")
+    def rule(t: Transaction, o: Occurrence) -> None:
+        ledger.db.signal("A", n="s", what=object())
+
+    stream = declare(ledger)
+    for node in "PQ":
+        ledger.db.producers(stream).register(node)
+    events = [sent("A1", "P", 0, 10), sent("A3", "P", 50, 60), sent("N4", "Q", 5, 15)]
+    ledger.db.feed(stream, [*events, sent("B5", "P", 70, 75), sent("A6", "P", 200, 210)])
+    for node in "PQ":
+        ledger.db.producers(stream).heartbeat(stamp(node, 900, 905))
+    assert [letter["error"] for letter in ledger.letters()] == ["UncertainOrder"]
+    assert ledger.lines() == ["A6"]
 
 
 def test_chronicle_that_cannot_tell_the_oldest_raises(ledger: Ledger) -> None:

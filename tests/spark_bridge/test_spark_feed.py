@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 import os
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
@@ -12,7 +13,7 @@ import pytest
 
 from activedb.errors import DefinitionError, FeedFailed
 from activedb.streams import Files
-from spark_bridge import feed
+from spark_bridge import SparkFeed, feed
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
@@ -160,6 +161,31 @@ def test_feed_punctuation_is_newest_time_of_earlier_batches_less_delay(
     # Late rows arrive like others: what becomes of them is not Spark's to decide.
     assert column(batches[4], "event_time_us") == [120_000_000, 200_000_000, 80_000_000]
     assert column(batches[5], "event_time_us") == [1_000_000]
+
+
+def test_feed_time_from_the_future_does_not_move_the_punctuation(
+    playground: Any, delayed: Any, column: Any
+) -> None:
+    now_s = datetime.now(UTC).timestamp()
+    year_3000_s = 32_503_680_000
+    soon_s = int(now_s) + 30
+    playground.write("0.csv", "100,QUIT,", f"{year_3000_s},QUIT,", f"{int(now_s) + 600},QUIT,")
+    playground.write("1.csv", "110,QUIT,", f"{soon_s},QUIT,")
+    playground.write("2.csv", "120,QUIT,")
+    batches = playground.run(delayed)
+    expected = [None, 90_000_000, (soon_s - 10) * 1_000_000]
+    assert [batch.punctuation_us for batch in batches] == expected
+    assert year_3000_s * 1_000_000 in column(batches[0], "event_time_us"), "the row arrives itself"
+
+
+def test_feed_time_from_the_future_is_believed_if_that_is_wanted(
+    playground: Any, delayed: Any
+) -> None:
+    playground.write("0.csv", "100,QUIT,", "32503680000,QUIT,")
+    playground.write("1.csv", "110,QUIT,")
+    feed = SparkFeed(delayed, playground.input, playground.checkpoint, future_max_s=math.inf)
+    feed.run(playground.batches.append)
+    assert playground.batches[1].punctuation_us == 32_503_679_990_000_000
 
 
 def test_feed_delay_finer_than_a_millisecond_is_rounded_up(playground: Any, clicks: Any) -> None:

@@ -93,6 +93,32 @@ def test_pool_close_finishes_what_is_queued_and_refuses_more() -> None:
     pool.close()
 
 
+def test_pool_close_waits_for_a_thread_that_is_being_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is known from the moment it is made, but cannot be joined before it has started."""
+    starting, go = threading.Event(), threading.Event()
+    start = threading.Thread.start
+
+    def start_slowly(thread: threading.Thread) -> None:
+        if thread.name.startswith("activedb-"):
+            starting.set()
+            assert go.wait(PATIENCE_S)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_slowly)
+    pool, done = Pool(1), threading.Event()
+    submitting = in_thread(lambda: pool.submit(done.set))
+    assert starting.wait(PATIENCE_S)
+    closing = in_thread(pool.close)
+    until(lambda: pool._closed)
+    go.set()
+    submitting.result(PATIENCE_S)
+    closing.result(PATIENCE_S)
+    assert done.is_set()
+    assert not pool._alive
+
+
 def nested(pool: Pool, depth: int) -> int:
     """A call that waits for a call that waits for a call, and so on."""
     return 1 + (pool.submit(partial(nested, pool, depth - 1)).result() if depth else 0)

@@ -1,0 +1,67 @@
+"""How far ahead of this computer's clock a timestamp is believed."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+
+from activedb.clock import Clock
+from activedb.errors import BadEvent
+
+__all__ = ["FutureLimit"]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class FutureLimit:
+    """Refuses timestamps from the future: one of them would make all that follows late.
+
+    Safe to use from many threads.
+
+    Parameters
+    ----------
+    clock : Clock
+        Where "now" comes from.
+    max_s : float
+        How far beyond now a timestamp may begin; infinite: nothing is refused.
+    """
+
+    def __init__(self, clock: Clock, max_s: float):
+        self._clock = clock
+        self._max_s = max_s
+        self._max_us = None if math.isinf(max_s) else round(max_s * 1_000_000)
+
+    def check(self, what: str, low_us: int) -> None:
+        """Check a timestamp.
+
+        Parameters
+        ----------
+        what : str
+            What has it, for the error.
+        low_us : int
+            Where it begins: the lower end of its interval, so that its clock's error counts.
+
+        Raises
+        ------
+        BadEvent
+            If it lies too far in the future.
+        """
+        if self._max_us is None:
+            return
+        now = self._clock.now()
+        if low_us - (now - _EPOCH) // _MICROSECOND <= self._max_us:
+            return
+        raise BadEvent(
+            f"{what} is of {_shown(low_us)} at the earliest, but it is {now.isoformat()} here, and "
+            f"a timestamp may be at most {self._max_s:g} s ahead: correct the clock or the "
+            "timestamps of whoever sends it, give it a stamp with its clock's error, or raise the "
+            "setting future_max_s"
+        )
+
+
+def _shown(us: int) -> str:
+    try:
+        return (_EPOCH + timedelta(microseconds=us)).isoformat()
+    except OverflowError:
+        return f"{us} µs after 1970"

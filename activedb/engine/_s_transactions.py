@@ -1,0 +1,153 @@
+"""S-transactions: what one event of a stream, or one moment of its time, does in a part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from activedb.engine._letters import Letter
+from activedb.engine._stream_time import StreamTime
+from activedb.engine._triggered import Fed, Triggered, is_systemic
+from activedb.engine._triggering import Triggering
+from activedb.errors import BadEvent, BatchFailed, UncertainOrder
+from activedb.events import Occurrence
+from activedb.rules import Subscription
+from activedb.streams import Arrival, Refused, Stream
+from activedb.transactions import Transaction
+
+__all__ = ["STransactions"]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class STransactions:
+    """Shows the detectors of a stream one event after another, and runs what each triggers.
+
+    What fails is undone alone and becomes a letter; systemic errors go up.
+
+    Attributes
+    ----------
+    fail_fast : bool
+        Raise `BatchFailed` instead of making a letter.
+    """
+
+    def __init__(self, stream: Stream, *, triggering: Triggering, time: StreamTime):
+        self.fail_fast = False
+        self._stream = stream
+        self._triggering = triggering
+        self._time = time
+
+    def process(
+        self, t: Transaction, arrival: Arrival, contemporaries: Sequence[Occurrence]
+    ) -> Letter | None:
+        """Process one event; a letter if it failed and has left nothing behind."""
+        identity = f"{arrival.batch_id}.{arrival.position}"
+        return self._fed(t, arrival.occurrence, identity, arrival.record, contemporaries)
+
+    def offer_late(self, t: Transaction, late: list[Arrival], us: int) -> list[Letter]:
+        """Raise late events for the rules that listen to them; letters of what failed.
+
+        They occur at `us`, the punctuation that had been reached when they came.
+        """
+        name = self._stream.name
+        now = _moment(us)
+        letters = []
+        for arrival in late if self._triggering.catalog.listening_to(("late", name), t) else ():
+            o = arrival.occurrence
+            when = o.timestamp if o.stamp is None else _moment(o.us)
+            params = {"type": o.name, "timestamp": when, "id": o.id}
+            identity = f"late.{arrival.batch_id}.{arrival.position}"
+            raised = Occurrence(name, now, {**params, "params": dict(o.params)}, kind="late")
+            letter = self._fed(t, raised, identity, arrival.record)
+            letters += [] if letter is None else [letter]
+        return letters
+
+    def advance(self, t: Transaction, us: int) -> list[Letter]:
+        """Let time go on to `us`: what it completes before runs first, each at its own time."""
+        letters = []
+        for due_us, subscription in self._time.due_before(us):
+            rule = subscription.rule.name
+            identity = f"time.{due_us}.{rule}"
+            try:
+                triggered = self._triggering.advance(subscription, due_us + 1, t)
+            except Exception as error:
+                if is_systemic(error, t):
+                    raise
+                # An identity of its own: what is passed over may trigger a rule that fails, too.
+                letters.append(self._failed_at(due_us, rule, f"{identity}.detector", error))
+                triggered = self._passed(t, subscription, due_us, error)
+            try:
+                if triggered:
+                    self._run_rules(t, triggered, label=identity, timestamp=_moment(due_us))
+            except Exception as error:
+                if is_systemic(error, t):
+                    raise
+                letters.append(self._failed_at(due_us, rule, identity, error))
+        return letters
+
+    def refuse(self, batch_id: int, refused: Refused) -> Letter:
+        """The letter of a row that is no event of the stream."""
+        if self.fail_fast:
+            raise BatchFailed(
+                f"stream {self._stream.name}: row {refused.position} of batch {batch_id}: "
+                f"{refused.error}"
+            )
+        identity = f"{batch_id}.{refused.position}"
+        return Letter.of_event(self._stream.name, identity, refused.payload, refused.error)
+
+    def _fed(
+        self,
+        t: Transaction,
+        o: Occurrence,
+        identity: str,
+        record: Callable[[], dict[str, Any]],
+        contemporaries: Sequence[Occurrence] = (),
+    ) -> Letter | None:
+        """Feed one event in `t` and run what it triggers in a child; a letter if that fails."""
+        fed: list[Fed] = []
+        try:
+            triggered, fed = self._triggering.feed(o, t, contemporaries)
+            self._triggering.keep(t, fed)
+            if triggered:
+                self._run_rules(t, triggered, label=identity, timestamp=o.timestamp)
+        except Exception as error:
+            if is_systemic(error, t):
+                raise
+            if self.fail_fast:
+                raise BatchFailed(f"stream {self._stream.name}: {o!r}: {error}") from error
+            self._triggering.take_back(t, fed)
+            return Letter.of_event(self._stream.name, identity, record(), error)
+        return None
+
+    def _passed(
+        self, t: Transaction, subscription: Subscription, due_us: int, error: Exception
+    ) -> list[Triggered]:
+        """Go on behind a moment at which a detector has failed; what else was complete then."""
+        if isinstance(error, UncertainOrder):
+            with suppress(BadEvent):  # it keeps something that cannot be written
+                return self._triggering.pass_over(subscription, due_us + 1, t)
+        # It would fail again and again: what the detector keeps is given up.
+        subscription.restore(None)
+        return self._triggering.advance(subscription, due_us + 1, t)
+
+    def _failed_at(self, us: int, rule: str, identity: str, error: Exception) -> Letter:
+        if self.fail_fast:
+            raise BatchFailed(
+                f"stream {self._stream.name}: rule {rule} at {_moment(us)}: {error}"
+            ) from error
+        payload = {"rule": rule, "us": us}
+        return Letter.of_event(self._stream.name, identity, payload, error)
+
+    def _run_rules(
+        self, t: Transaction, triggered: list[Triggered], *, label: str, timestamp: Any
+    ) -> None:
+        with t.hierarchy.undoing() if t.hierarchy.run.careful else nullcontext():
+            t.run_child(
+                lambda s: self._triggering.trigger(s, triggered), label=label, timestamp=timestamp
+            )
+
+
+def _moment(us: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=us)

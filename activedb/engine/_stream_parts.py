@@ -1,0 +1,166 @@
+"""The parts of a stream's batches: each one top-level transaction and one row of the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any
+
+from activedb.engine._launcher import Launcher
+from activedb.engine._membership import Changes, Membership
+from activedb.engine._s_transactions import STransactions
+from activedb.engine._stream_state import StreamState
+from activedb.engine._stream_time import StreamTime
+from activedb.errors import ConnectionLost, StoreError
+from activedb.store import LedgerEntry, StreamJournal
+from activedb.streams import Arrival, Arrivals
+from activedb.transactions import Forest, Run, Transaction
+
+__all__ = ["StreamParts"]
+
+_DETACHED_MAX = 2_000  # detached rules under way when a part begins
+
+
+class StreamParts:
+    """Processes what a punctuation has passed, part by part.
+
+    Events' s-transactions are subtransactions of their part, one at a time in event-time order
+    (Wang, Rundensteiner, Ellison 2011, section 5.1). The ledger row, the waiting events, what the
+    detectors keep and the dead letters commit with their effects.
+
+    Attributes
+    ----------
+    on_progress : callable ``(events)``
+        Called with the number of events that have just been processed durably.
+    """
+
+    def __init__(
+        self,
+        state: StreamState,
+        s_transactions: STransactions,
+        *,
+        forest: Forest,
+        launcher: Launcher,
+        journal: StreamJournal,
+        time: StreamTime,
+        membership: Membership | None,
+    ):
+        self.on_progress: Callable[[int], None] = lambda events: None
+        self._state = state
+        self._s_transactions = s_transactions
+        self._forest = forest
+        self._launcher = launcher
+        self._journal = journal
+        self._time = time
+        self._membership = membership
+        # What the part at hand is to write; of its last try.
+        self._joined: Changes = {}
+        self._written: dict[str, tuple[str, dict[str, Any]]] = {}
+
+    def run(self, entry: LedgerEntry, arrivals: Arrivals) -> None:
+        """Process what `entry`'s punctuation has passed, from its part on."""
+        state = self._state
+        state.buffer.add(arrivals.admitted)
+        punctuation_us = entry.punctuation_us
+        try:
+            while True:
+                chunk, next_us = self._next_chunk(punctuation_us)
+                entry = replace(
+                    entry,
+                    sequence=state.next_sequence,
+                    punctuation_us=punctuation_us if next_us is None else next_us,
+                    complete=next_us is None,
+                    events=len(chunk),
+                    late=len(arrivals.late),
+                )
+                self._run_part(entry, chunk, arrivals)
+                state.buffer.remove_first(len(chunk))
+                state.last = entry
+                if self._membership is not None:
+                    self._membership.committed(self._joined)
+                    self._membership.declared(entry.punctuation_us)
+                self.on_progress(len(chunk))
+                if next_us is None:
+                    return
+                entry, arrivals = replace(entry, part=entry.part + 1), Arrivals()
+        except BaseException:
+            state.load(begins=False)
+            raise
+
+    def _next_chunk(self, punctuation_us: int | None) -> tuple[list[Arrival], int | None]:
+        if punctuation_us is None:
+            return [], None
+        return self._state.buffer.first(punctuation_us, self._forest.settings.batch_events_max)
+
+    def _run_part(self, entry: LedgerEntry, chunk: list[Arrival], arrivals: Arrivals) -> None:
+        # Not named after batch and part: what is done again may be parted differently.
+        run = Run(name=self._state.run_name(entry), is_batch=True)
+        self._launcher.join(running_max=_DETACHED_MAX)
+
+        def body(t: Transaction) -> None:
+            self._process(t, entry, chunk, arrivals)
+
+        try:
+            self._forest.run(body, run)
+        except ConnectionLost:
+            raise
+        except StoreError:
+            # The server refused something. Once more, asking it event by event, so that the
+            # offending event alone is undone.
+            run.careful = True
+            self._forest.run(body, run)
+        self._launcher.of_batches.committed(run)
+        self._time.committed(self._written)
+
+    def _process(
+        self, t: Transaction, entry: LedgerEntry, chunk: list[Arrival], arrivals: Arrivals
+    ) -> None:
+        state, each = self._state, self._s_transactions
+        self._time.take_back()  # what an earlier try has fed
+        letters = [each.refuse(entry.batch_id, refused) for refused in arrivals.refused]
+        letters += each.offer_late(t, arrivals.late, state.punctuation_us or 0)
+        dead: list[Arrival] = []
+        for place, arrival in enumerate(chunk):
+            letters += each.advance(t, arrival.occurrence.low_us)
+            letter = each.process(t, arrival, state.buffer.overlapping(place))
+            if letter is not None:
+                dead.append(arrival)
+                letters.append(letter)
+        reached_us = None
+        if entry.punctuation_us is not None:
+            reached_us = state.reached_us(entry.punctuation_us, len(chunk))
+            letters += each.advance(t, reached_us)
+            self._time.reached(reached_us)
+        forget_before_us = self._forget_before_us(reached_us)
+        keep = [
+            arrival.record()
+            for arrival in arrivals.admitted
+            if forget_before_us is None or arrival.occurrence.us >= forget_before_us
+        ]
+        late = [arrival.record() for arrival in arrivals.late]
+        final = replace(entry, dead=len(letters))
+        states = self._written = self._time.changed_states()
+        joined = self._joined = {} if self._membership is None else self._membership.changes()
+
+        def write(connection: Any) -> None:
+            self._journal.write(
+                connection,
+                final,
+                keep=keep,
+                late=late,
+                drop=[(a.occurrence.us, a.batch_id, a.position) for a in dead],
+                forget_before_us=forget_before_us,
+            )
+            self._time.write(connection, states)
+            self._journal.write_producers(connection, joined)
+            self._launcher.journal.write_letters(connection, [asdict(x) for x in letters])
+            self._launcher.of_batches.settle(connection, t.hierarchy.run)
+
+        t.hierarchy.durable.append(write)
+
+    def _forget_before_us(self, reached_us: int | None) -> int | None:
+        """Events before this can take part in no later match; None keeps them all."""
+        horizon_us = self._time.horizon_us()
+        if reached_us is None or horizon_us is None:
+            return None
+        return reached_us - horizon_us

@@ -1,0 +1,156 @@
+"""Where the run of a stream stands, and how it gets there again after something has failed."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from activedb.engine._firings import STREAM_RUN
+from activedb.engine._launcher import Launcher
+from activedb.engine._membership import Membership
+from activedb.engine._stream_time import StreamTime
+from activedb.engine._triggering import Triggering
+from activedb.errors import CheckpointMismatch, UncertainOrder
+from activedb.events import Occurrence
+from activedb.store import LedgerEntry, StreamJournal
+from activedb.streams import Arrival, EventTimeBuffer, Stream
+from activedb.transactions import Forest
+
+__all__ = ["StreamState"]
+
+
+class StreamState:
+    """The newest ledger entry of a stream, and the events that wait.
+
+    They are what the database says, or an exception is on its way and they are loaded again.
+
+    Not thread-safe: used by the one thread that feeds the stream.
+
+    Attributes
+    ----------
+    stream : Stream
+    buffer : EventTimeBuffer
+        Events that the punctuation has not passed.
+    last : LedgerEntry or None
+        The part that was processed last.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        *,
+        forest: Forest,
+        triggering: Triggering,
+        launcher: Launcher,
+        journal: StreamJournal,
+        time: StreamTime,
+        membership: Membership | None,
+    ):
+        self.stream = stream
+        self.buffer = EventTimeBuffer()
+        self.last: LedgerEntry | None = None
+        self._forest = forest
+        self._triggering = triggering
+        self._launcher = launcher
+        self._journal = journal
+        self._time = time
+        self._membership = membership
+
+    @property
+    def punctuation_us(self) -> int | None:
+        """Every event before it has been processed; later arrivals before it are late."""
+        return None if self.last is None else self.last.punctuation_us
+
+    @property
+    def next_sequence(self) -> int:
+        """The number of the next part."""
+        return _sequence(self.last) + 1
+
+    def next_feed(self) -> tuple[str, int]:
+        """Query and number of the next batch that comes from Python."""
+        last = self.last
+        if last is None:
+            return f"python-{self.stream.name}", 0
+        return last.query_id, last.batch_id + 1
+
+    def run_name(self, entry: LedgerEntry) -> str:
+        """What the top-level transactions of a query's parts are called."""
+        return f"{STREAM_RUN}{self.stream.name}/{entry.query_id}"
+
+    def reached_us(self, punctuation_us: int, count: int) -> int:
+        """No event to be processed after the first `count` that wait begins before this."""
+        lowest_us = self.buffer.lowest_us(count)
+        return punctuation_us if lowest_us is None else min(punctuation_us, lowest_us)
+
+    def is_awaited(self, punctuation_us: int | None) -> bool:
+        """Whether a punctuation has passed events, or time has something to do before it."""
+        known_us = self.punctuation_us
+        if punctuation_us is None or (known_us is not None and punctuation_us <= known_us):
+            return False
+        passed = self.buffer.passed(punctuation_us)
+        return passed > 0 or self._time.is_due(self.reached_us(punctuation_us, 0))
+
+    def load(self, *, begins: bool) -> None:
+        """Read where the stream stopped.
+
+        Parameters
+        ----------
+        begins : bool
+            For the first time. Otherwise something has failed: the detectors have what they had
+            before, unless somebody else has fed the stream, or a commit was made after all.
+        """
+        before = self.last
+        self.buffer = EventTimeBuffer()
+        self.last = self._journal.last()
+        if begins:
+            self._launcher.of_batches.remember_done(f"{STREAM_RUN}{self.stream.name}/")
+        renews = begins or _sequence(before) != _sequence(self.last)
+        if begins:
+            self._forest.run(self._time.begin)
+        else:
+            self._time.restore(renew=renews)
+        self.buffer.add(Arrival.restore(record) for record in self._journal.kept_events())
+        passed_us = self.punctuation_us
+        if passed_us is not None:
+            processed, _ = self.buffer.first(passed_us, len(self.buffer))
+            self.buffer.remove_first(len(processed))
+            for arrival in processed if renews else ():
+                self._absorb(arrival.occurrence)
+        if self._membership is not None:
+            self._membership.load()
+            self._membership.declared(passed_us)
+
+    def check_continues(self, query_id: str | None, batch_id: int) -> None:
+        """Check that a batch continues what the ledger holds; see `StreamRun.check_continues`."""
+        last = self.last
+        name = self.stream.name
+        if last is not None and last.query_id != query_id:
+            raise CheckpointMismatch(
+                f"stream {name} was fed by query {last.query_id} so far, and this is "
+                f"{'a new query' if query_id is None else f'query {query_id}'}: its checkpoint is "
+                f"new, or another one. Use the old checkpoint, or start over with an empty "
+                f"database"
+            )
+        if last is not None and batch_id > last.batch_id + 1:
+            raise CheckpointMismatch(
+                f"stream {name}: the checkpoint is at batch {batch_id}, but this database stopped "
+                f"at batch {last.batch_id}. Use the database that belongs to the checkpoint, as it "
+                f"was last"
+            )
+        if last is None and batch_id > 0:
+            raise CheckpointMismatch(
+                f"stream {name}: the checkpoint is at batch {batch_id}, but this database has "
+                f"seen none of its batches. Use the old database, or remove the checkpoint to "
+                f"start over"
+            )
+
+    def _absorb(self, o: Occurrence) -> None:
+        """Show the detectors an event that was processed before a restart."""
+        for subscription in self._triggering.catalog.listening_to(o.key):
+            if self._time.is_replayed(subscription):
+                # A rule that was there then has not raised; a new one begins with what is certain.
+                with suppress(UncertainOrder):
+                    subscription.feed(o)
+
+
+def _sequence(entry: LedgerEntry | None) -> int:
+    return 0 if entry is None else entry.sequence
