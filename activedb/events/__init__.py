@@ -13,10 +13,10 @@ from activedb.events._choices import Context, Selection, Skip, SkipTo
 from activedb.events._codec import (
     decode,
     decode_params,
-    decode_stamp,
+    decode_timestamp,
     encode,
     encode_params,
-    encode_stamp,
+    encode_timestamp,
 )
 from activedb.events._conjunction import Conjunction
 from activedb.events._definitions import (
@@ -108,12 +108,12 @@ __all__ = [
     "cron",
     "decode",
     "decode_params",
-    "decode_stamp",
+    "decode_timestamp",
     "deleted",
     "detect",
     "encode",
     "encode_params",
-    "encode_stamp",
+    "encode_timestamp",
     "event",
     "every",
     "inserted",

@@ -21,8 +21,16 @@ from activedb.clock import ClockStatus
 from activedb.errors import BadEvent
 from activedb.events._accuracy import AccuracyInterval, LocalClock
 from activedb.events._occurrence import Occurrence
+from activedb.events._timestamps import Timestamp
 
-__all__ = ["decode", "decode_params", "decode_stamp", "encode", "encode_params", "encode_stamp"]
+__all__ = [
+    "decode",
+    "decode_params",
+    "decode_timestamp",
+    "encode",
+    "encode_params",
+    "encode_timestamp",
+]
 
 _TAG = "$"
 _DEPTH_MAX = 64
@@ -76,7 +84,7 @@ def encode(o: Occurrence) -> dict[str, Any]:
     if o.stamp is None:
         data["timestamp"] = _encode(o.timestamp, "the timestamp", 0)
     else:
-        data["stamp"] = encode_stamp(o.stamp)
+        data["stamp"] = _encode_stamp(o.stamp)
     if o.id is not None:
         data["id"] = _encode(o.id, "the id", 0)
     if o.old is not None:
@@ -111,7 +119,7 @@ def decode(data: Mapping[str, Any]) -> Occurrence:
         rows = {name: decode_params(data[name]) for name in ("old", "new") if name in data}
         return Occurrence(
             _decode(data["name"]),
-            decode_stamp(data["stamp"]) if "stamp" in data else _decode(data["timestamp"]),
+            _decode_stamp(data["stamp"]) if "stamp" in data else _decode(data["timestamp"]),
             None if rows else decode_params(data["params"]),
             id=_decode(data.get("id")),
             old=rows.get("old"),
@@ -126,8 +134,29 @@ def decode(data: Mapping[str, Any]) -> Occurrence:
         raise BadEvent(f"not an encoded occurrence ({error!r}): {data!r}") from error
 
 
-def encode_stamp(stamp: AccuracyInterval) -> dict[str, Any]:
-    """Return `stamp` as a JSON-able dict for `decode_stamp`."""
+def encode_timestamp(timestamp: Timestamp) -> Any:
+    """Return `timestamp`, of whatever kind, as JSON-able data for `decode_timestamp`."""
+    if isinstance(timestamp, AccuracyInterval):
+        return _encode_stamp(timestamp)
+    return _encode(timestamp, "the timestamp", 0)
+
+
+def decode_timestamp(data: Any) -> Timestamp:
+    """Return the timestamp that `encode_timestamp` encoded.
+
+    Raises
+    ------
+    BadEvent
+        If `data` does not come from there, or names a time zone unknown here.
+    """
+    if isinstance(data, dict) and "us" in data:
+        return _decode_stamp(data)
+    found: Timestamp = _decode(data)
+    return found
+
+
+def _encode_stamp(stamp: AccuracyInterval) -> dict[str, Any]:
+    """Return `stamp` as a JSON-able dict for `_decode_stamp`."""
     data: dict[str, Any] = {
         "us": [stamp.reading_us, stamp.lower_us, stamp.upper_us],
         "status": stamp.status.value,
@@ -147,8 +176,8 @@ def encode_stamp(stamp: AccuracyInterval) -> dict[str, Any]:
     return data
 
 
-def decode_stamp(data: Mapping[str, Any]) -> AccuracyInterval:
-    """Return the stamp that `encode_stamp` encoded."""
+def _decode_stamp(data: Mapping[str, Any]) -> AccuracyInterval:
+    """Return the stamp that `_encode_stamp` encoded."""
     clock = data.get("local_clock")
     reading_us, lower_us, upper_us = data["us"]
     return AccuracyInterval(

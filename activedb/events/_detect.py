@@ -91,6 +91,8 @@ def detect(
     occurrences = [_occurrence(position, item) for position, item in enumerate(events)]
     # By upper ends, which does not contradict the order of intervals; stable, so positions stay.
     occurrences.sort(key=lambda o: (o.high_us, o.us, o.id or ""))
+    if any(o.low_us != o.high_us for o in occurrences):
+        detector.expect_intervals()
     found: list[Occurrence] = []
     for number, o in enumerate(occurrences):
         if number % _TRIM_EVERY == 0:

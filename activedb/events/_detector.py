@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Any
 
@@ -121,9 +121,9 @@ class Detector:
         self.dropped = 0
         self._partials_max = partials_max
         self._refuses = on_full == "refuse"
-        self._shared = Shared(Policy.of(on_uncertain), bounded=partials_max is not None)
-        if partials_max is not None:
-            network = None  # what one drops the others would miss
+        self._shared = Shared(Policy.of(on_uncertain))
+        if self._shared.keeps_ends:
+            network = None  # what is shared does not
         self._root = root = Builder(self._shared, network).build(expression, is_root=True)
         if name is not None:
             root.name = name
@@ -143,6 +143,8 @@ class Detector:
         self._memoryless = root if isinstance(root, SequenceNode) and root.is_memoryless else None
         self._told_us: int | None = None
         self._log: deque[_Record] = deque()
+        self._trimmed_us: int | None = None
+        # What is to be dropped first: a heap, from when the bound is reached for the first time.
         self._oldest: list[tuple[int, str, int, int, Entry, Node]] = []
 
     # -- what it is --------------------------------------------------------------------------
@@ -153,6 +155,21 @@ class Detector:
         return sum([node.partials for node in self._nodes])
 
     @property
+    def kept_events(self) -> int:
+        """Another number whenever `feed` has made it keep, or forget, something.
+
+        `partials` does not tell: what is shared others may have been fed before.
+        """
+        if self._plain is not None:
+            return self.dropped + self._plain.groups.count
+        return self.dropped + sum([node.kept_events for node in self._nodes])
+
+    @property
+    def is_sharing(self) -> bool:
+        """Whether it has parts that other detectors of the network may share."""
+        return any(isinstance(node, SharedNode) for node in self._nodes)
+
+    @property
     def due_us(self) -> int | None:
         """When time alone will produce or decide something next: `advance` beyond it does."""
         timer = self._shared.timers.first()
@@ -161,6 +178,16 @@ class Detector:
     def accepts(self, o: Occurrence) -> bool:
         """Whether the expression listens to events like `o`; if not, feeding it does nothing."""
         return o.key in self._root.keys
+
+    def expect_intervals(self) -> None:
+        """Tell that there may be timestamps that are intervals, before any is fed.
+
+        Then events with exact timestamps that can only be the last of a match are kept, too, as an
+        interval may be fed later that possibly precedes them. Without it such an interval is
+        refused under the policy "raise". The first timestamp that is an `AccuracyInterval` tells
+        as much, and so do the policies that make what is possible.
+        """
+        self._shared.keeps_ends = True
 
     # -- events and time -----------------------------------------------------------------------
 
@@ -203,13 +230,19 @@ class Detector:
         if plain is not None:
             if o.key not in plain.dispatch:
                 return []
-            if not contemporaries and plain.is_certain(o):
+            shared = self._shared
+            if not (
+                contemporaries or o.stamp is not None or o.low_us != o.high_us or shared.keeps_ends
+            ):
                 made = plain.feed(o)
-                if self._partials_max is not None:
+                bound = self._partials_max
+                if bound is not None and (shared.fresh or plain.groups.count > bound):
                     self._bound_plain(plain, o)
                 return made
         if contemporaries or o.low_us != o.high_us:
-            self._shared.is_inexact = True
+            self._shared.is_inexact = self._shared.keeps_ends = True
+        elif o.stamp is not None:
+            self._shared.keeps_ends = True  # whose clock stamps intervals, too
         accepted = o.key in self._root.keys
         if not accepted and not (self._clocks and self._told_us is None):
             return []
@@ -239,11 +272,11 @@ class Detector:
             self._remember(record)
         return made
 
-    def _do(self, record: _Record, reader: Reader) -> list[Occurrence]:
+    def _do(self, record: _Record, reader: Reader, *, refuses: bool = True) -> list[Occurrence]:
         try:
             made = self._steps(record, reader)
             if self._partials_max is not None:
-                self._bound(record.journal)
+                self._bound(record.journal, refuses=refuses)
             return made
         except BaseException:
             roll_back(record.journal)
@@ -254,7 +287,7 @@ class Detector:
 
     def _steps(self, record: _Record, reader: Reader) -> list[Occurrence]:
         journal, o, timers = record.journal, record.o, self._shared.timers
-        if self._told_us is None:
+        if self._told_us is None and self._clocks:
             self._tell(record.us)
         if o is not None:
             moment = Moment(o, reader, journal, record.said, contemporaries=record.contemporaries)
@@ -310,8 +343,11 @@ class Detector:
             roll_back(record.journal)
             later.append(record)
         for record in reversed(later[:-1]):
-            self._do(record, reader)
+            self._do(record, reader, refuses=False)
             self._remember(record)
+        if self._trimmed_us is not None:
+            for node in self._nodes:
+                node.trim(self._trimmed_us)  # undoing has brought back what was forgotten since
 
     def _remember(self, record: _Record) -> None:
         if self.is_stateful and self._memoryless is None:
@@ -326,37 +362,96 @@ class Detector:
         (microseconds since the epoch). What is due before is kept until `advance` has decided it.
 
         Complexity: O(log g) for each of the groups with an expired entry, among g; the others are
-        not visited.
+        not visited. After an event whose timestamp is an interval, or that came with
+        contemporaries: O(n) for n partials, until none such is kept any more, and the search is as
+        fast again as for exact ones.
         """
         due_us = self.due_us
         if due_us is not None and due_us < before_us:
             before_us = due_us
         for node in self._nodes:
             node.trim(before_us)
+        self._trimmed_us = before_us
+        oldest = self._oldest
+        if len(oldest) > 1_000 and len(oldest) > 4 * self.partials:
+            # Most of it is gone: it is made again when the bound is reached again.
+            self._collect(None)
         log = self._log
         until_us = before_us - (self.horizon_us or 0)
         while log and log[0].us < until_us:
             log.popleft()
+        if self._shared.is_inexact and not self._has_inexact():
+            self._shared.is_inexact = False
 
-    def _bound(self, journal: Journal) -> None:
-        """Hold the bound on the number of partials."""
+    def _has_inexact(self) -> bool:
+        """Whether the order of anything that is kept, or may be fed once more, is not known."""
+        return (
+            any(node.is_doubtful for node in self._nodes)
+            or any(
+                record.contemporaries or (record.o is not None and not is_exact(record.o))
+                for record in self._log
+            )
+            or any(
+                not is_exact(entry[3])
+                # An event that lasts, as only something composite does, is not searched for so.
+                or (entry[4] is None and entry[3].low_us != entry[3].high_us)
+                for node in self._nodes
+                for entry in node.kept()
+            )
+        )
+
+    def _bound(self, journal: Journal, *, refuses: bool = True) -> None:
+        """Hold the bound on the number of partials.
+
+        What is oldest is looked for only from when there are too many, and nothing is shared any
+        more then: what this one drops the others would miss.
+        """
         assert self._partials_max is not None
-        assert self._shared.fresh is not None
-        oldest = self._oldest
-        for entry, node in self._shared.fresh:
-            heappush(oldest, (entry[0], entry[1], entry[2], node.index, entry, node))
+        for entry, node in self._shared.fresh or ():
+            heappush(self._oldest, (entry[0], entry[1], entry[2], node.index, entry, node))
+        if self.partials <= self._partials_max:
+            return
+        if self._shared.fresh is None:
+            for node in self._nodes:
+                if isinstance(node, SharedNode):
+                    node.part_for_good()
         while self.partials > self._partials_max:
+            if self._refuses and not refuses:
+                return  # it was taken already, and is done again
             if self._refuses:
                 raise PartialsExceeded(
                     f"{self._root.name} keeps {self.partials} occurrences, more than "
                     f"{self._partials_max}: shorten its window, raise partials_max, or let it "
                     'drop the oldest with on_full="drop_oldest"'
                 )
-            item = heappop(oldest)
-            journal.append((heappush, (oldest, item)))
+            if self._shared.fresh is None or not self._oldest:
+                self._collect([])
+            item = heappop(self._oldest)
+            journal.append((self._keep_again, (item,)))
             if item[5].drop(item[4], journal):
                 self.dropped += 1
                 journal.append((self._undrop, ()))
+
+    def _collect(self, fresh: list[tuple[Entry, Node]] | None) -> None:
+        """Put all that is kept into the heap, and hear of what is new; None: stop doing so."""
+        self._shared.fresh = fresh
+        for node in self._nodes:
+            if isinstance(node, SharedNode):
+                node.hear(fresh)
+        self._oldest = (
+            []
+            if fresh is None
+            else [
+                (entry[0], entry[1], entry[2], node.index, entry, node)
+                for node in self._nodes
+                for entry in node.kept()
+            ]
+        )
+        heapify(self._oldest)
+
+    def _keep_again(self, item: tuple[int, str, int, int, Entry, Node]) -> None:
+        if self._shared.fresh is not None:
+            heappush(self._oldest, item)
 
     def _undrop(self) -> None:
         self.dropped -= 1
@@ -369,8 +464,8 @@ class Detector:
             plain.withdraw(o)
             raise
         finally:
-            assert self._shared.fresh is not None
-            self._shared.fresh.clear()
+            if self._shared.fresh is not None:
+                self._shared.fresh.clear()
 
     # -- state -------------------------------------------------------------------------------
 
@@ -418,6 +513,8 @@ class Detector:
             )
         reader = StateReader(state["occurrences"])
         self._shared.is_inexact = not all(map(is_exact, reader.occurrences))
+        if any(o.stamp is not None for o in reader.occurrences):
+            self._shared.keeps_ends = True
         for node, data in zip(self._nodes, state["nodes"], strict=True):
             if data is not None:
                 node.read(data, reader)
@@ -427,10 +524,6 @@ class Detector:
         for us, index, called in state["timers"]:
             name = _tupled(decode_params({"called": called})["called"])
             self._shared.timers.set((us, index, name), [])
-        if self._partials_max is not None:
-            for node in self._nodes:
-                for entry in node.kept():
-                    heappush(self._oldest, (entry[0], entry[1], entry[2], node.index, entry, node))
 
 
 def _listed(called: Any) -> Any:

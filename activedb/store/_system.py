@@ -70,7 +70,7 @@ stream_events = Table(
     Column("stamp", JSON(none_as_null=True)),
 )
 """Events at or after the punctuation wait here; earlier ones are kept while a pattern's window
-may still need them. ``stamp``: the timestamp where it is an accuracy interval."""
+may still need them. ``stamp``: the timestamp as it was given, unless it is a time of day in UTC."""
 
 late_events = Table(
     "activedb_late_events",

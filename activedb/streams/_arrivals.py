@@ -12,9 +12,9 @@ from activedb.events import (
     Occurrence,
     Timestamp,
     decode_params,
-    decode_stamp,
+    decode_timestamp,
     encode_params,
-    encode_stamp,
+    encode_timestamp,
 )
 from activedb.store import is_storable
 from activedb.streams._batch import PARAM_PREFIX, AtomicBatch
@@ -66,7 +66,10 @@ class Arrival:
             "type": o.name,
             "params": encode_params(o.params),
         }
-        return record if o.stamp is None else {**record, "stamp": encode_stamp(o.stamp)}
+        when = o.timestamp
+        if isinstance(when, datetime) and when.tzinfo is UTC:
+            return record  # `us` says it all
+        return {**record, "stamp": encode_timestamp(when)}
 
     @classmethod
     def restore(cls, record: Mapping[str, Any]) -> Arrival:
@@ -77,7 +80,7 @@ class Arrival:
         if stamp is None:
             when = _EPOCH + timedelta(microseconds=record["us"])
         else:
-            when = decode_stamp(stamp)
+            when = decode_timestamp(stamp)
         o = Occurrence(record["type"], when, params, id=record["event_id"])
         return cls(o, record["batch_id"], record["position"])
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from activedb.errors import PatternError, UncertainOrder
-from activedb.events import Detector, Expression, Occurrence, event, many, seq
+from activedb.events import Detector, Expression, Occurrence, all_of, detect, event, many, seq
 from activedb.events._accuracy import AccuracyInterval, LocalClock
 
 A, B, C, N = (event(name) for name in "ABCN")
@@ -101,6 +101,41 @@ def test_reading_decides_as_if_readings_were_exact() -> None:
     assert run(seq(A, ~N, B), "A0-10 N3-9 B4-12", "reading") == []
 
 
+def test_reading_decides_when_a_window_ends() -> None:
+    for negated, matches in (("N40-300", [115]), ("N40-100", [])):
+        detector = Detector(seq(A, ~N).within(0.0001), on_uncertain="reading")
+        detector.feed(o("A10-20"))
+        detector.feed(o(negated))
+        assert detector.due_us == 115
+        assert [match.us for match in detector.advance(FAR)] == matches
+
+
+def test_exact_end_before_an_interval_that_may_precede_it_is_never_forgotten_unnoticed() -> None:
+    # A is exact, and nothing exact that is fed later can precede it: so it is not kept.
+    exact, late = Occurrence("A", 5), Occurrence("C", AccuracyInterval(5, 4, 7_000_000))
+    detector = Detector(seq(C, A))
+    detector.feed(exact)
+    assert detector.partials == 0
+    with pytest.raises(UncertainOrder, match="expect_intervals"):
+        detector.feed(late)
+    assert len(detector.feed(Occurrence("A", 8))) == 0
+    for policy in ("certain", "reading"):
+        detector = Detector(seq(C, A), on_uncertain=policy)
+        assert detector.feed(exact) == detector.feed(late) == []
+    detector = Detector(seq(C, A), on_uncertain="possible")
+    detector.feed(exact)
+    assert len(detector.feed(late)) == 1
+    detector = Detector(seq(C, A))
+    detector.expect_intervals()
+    detector.feed(exact)
+    with pytest.raises(UncertainOrder) as caught:
+        detector.feed(late)
+    assert len(caught.value.candidates) == 1
+    with pytest.raises(UncertainOrder) as caught:
+        detect(seq(C, A), [late, exact])
+    assert len(caught.value.candidates) == 1
+
+
 def test_chronicle_that_cannot_tell_the_oldest_is_uncertain() -> None:
     chronicle = seq(A, B).context("chronicle")
     assert run(chronicle, "A0-1 A2-3 B9", "certain") == ["A0-1 B9"]
@@ -169,9 +204,13 @@ def test_exact_events_after_an_uncertain_one_are_matched_as_ever(expression: Exp
         wary, usual = Detector(expression), Detector(expression)
         wary.feed(Occurrence("A", AccuracyInterval(-(10**9), -2 * 10**9, 0 - 10**8)))
         wary.advance(0)
-        second = 0
-        for _ in range(40):
+        second, forgets_at = 0, random.choice([0, 20, 40])
+        for number in range(40):
             second += random.randrange(3)
+            if number == forgets_at:
+                # Nothing inexact is kept from here on.
+                wary.trim(second * 1_000_000)
+                assert not wary._shared.is_inexact
             event_ = Occurrence(random.choice("AABBCN"), second, id=random.choice([None, "a"]))
             expected = usual.advance(event_.us) + usual.feed(event_)
             found = wary.advance(event_.us) + wary.feed(event_)
@@ -183,3 +222,58 @@ def test_exact_events_after_an_uncertain_one_are_matched_as_ever(expression: Exp
 def test_policy_without_meaning_is_refused() -> None:
     with pytest.raises(PatternError, match="on_uncertain takes one of"):
         Detector(seq(A, B), on_uncertain="perhaps")
+
+
+@pytest.mark.parametrize("policy", ["raise", "certain", "possible"])
+def test_chronicle_takes_the_oldest_that_is_known_though_a_later_one_is_not(policy: str) -> None:
+    # Liebig et al., V.B: a later a1 that overlaps b10 cannot take the place of a0.
+    for expression in (all_of(A, B), seq(A, B)):
+        chronicle = expression.context("chronicle")
+        assert run(chronicle, "A0 B10-14", policy, waiting="A12-15") == ["A0 B10-14"]
+        assert run(chronicle, "A0 B10-14", policy, waiting="C9-15") == ["A0 B10-14"]
+
+
+@pytest.mark.parametrize("waiting", ["A0-3", "B12-15"])
+def test_chronicle_with_a_contemporary_that_may_be_older_is_uncertain(waiting: str) -> None:
+    for expression in (all_of(A, B), seq(A, B)):
+        chronicle = expression.context("chronicle")
+        assert run(chronicle, "A1-2 B10-14", "certain", waiting=waiting) == []
+        with pytest.raises(UncertainOrder):
+            run(chronicle, "A1-2 B10-14", "raise", waiting=waiting)
+
+
+def test_chronicle_conjunction_compares_what_stands_for_one_part() -> None:
+    # The order of A12-15 and B10-14 is unknown, and does not matter.
+    chronicle = all_of(A, B).context("chronicle")
+    assert run(chronicle, "A0 A12-15 B10-14", "raise") == ["A0 B10-14"]
+    assert run(chronicle, "A0-3 A2-5 B10-14", "certain") == []
+
+
+@pytest.mark.parametrize("expression", [all_of(A, B), seq(A, B)])
+def test_what_may_be_used_up_is_part_of_no_certain_match(expression: Expression) -> None:
+    detector = Detector(expression.context("chronicle"), on_uncertain="certain")
+    older, younger = o("B10-14"), o("B12-20")
+    assert detector.feed(o("A0")) == []
+    assert detector.feed(older, None, [younger]) == []
+    # Nobody knows which B is older: A0 is one's, the other is free.
+    assert detector.feed(younger) == []
+    assert detector.feed(o("A30")) == []
+    restored = Detector(expression.context("chronicle"), on_uncertain="certain")
+    restored.restore(detector.state())
+    for each in (detector, restored):
+        found = each.feed(o("B40"))
+        # In a sequence, A30 comes too late for the free one.
+        texts = [part.params["text"] for match in found for part in match.constituents]
+        assert texts == (["A30", "B40"] if expression == seq(A, B) else [])
+
+
+def test_certain_match_of_a_context_is_the_choice_of_every_order() -> None:
+    # If A0-10 is before B5-15, it is the oldest; else A1-2 is.
+    assert run(seq(A, B).context("chronicle"), "A0-10 A1-2 B5-15", "certain") == []
+    assert run(seq(A, B).context("chronicle"), "A0-1 A2-10 B5-15", "certain") == ["A0-1 B5-15"]
+    assert run(seq(A, B).context("chronicle"), "A0-1 A2-10 B5-15", "raise") == ["A0-1 B5-15"]
+    assert run(seq(A, B).context("recent"), "A0-1 A2-10 B5-15", "certain") == []
+    assert run(seq(A, B).context("recent"), "A0-1 A2-3 B5-15", "raise") == ["A2-3 B5-15"]
+    assert run(seq(A, B).context("continuous"), "A0-3 A2-10 B5-15", "certain") == ["A0-3 B5-15"]
+    assert run(seq(A, B).context("cumulative"), "A0-3 A2-10 B5-15", "certain") == []
+    assert run(seq(A, B).context("cumulative"), "A0-3 A2-4 B5-15", "raise") == ["A0-3 A2-4 B5-15"]

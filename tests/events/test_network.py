@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from activedb.errors import PartialsExceeded
 from activedb.events import Detector, Expression, Occurrence, all_of, event, occurrence, seq
 from activedb.events._detector import Network
 
@@ -78,6 +79,74 @@ def test_detectors_of_a_network_equal_detectors_alone(seed: int) -> None:
             restored = Detector(EXPRESSIONS[number], network=network)
             restored.restore(state)
             assert restored.partials == pairs[number][0].partials
+
+
+@pytest.mark.parametrize("on_full", ["drop_oldest", "refuse"])
+@pytest.mark.parametrize("seed", range(20))
+def test_bounded_detectors_of_a_network_equal_bounded_ones_alone(seed: int, on_full: str) -> None:
+    random = Random(seed)
+    network = Network()
+    bounds = [random.choice([2, 3, 5, 8, 1_000]) for _ in EXPRESSIONS]
+    pairs = [
+        (
+            Detector(e, network=network, partials_max=bound, on_full=on_full),
+            Detector(e, partials_max=bound, on_full=on_full),
+        )
+        for e, bound in zip(EXPRESSIONS, bounds, strict=True)
+    ]
+    assert network.shared == 1
+    fed: list[Occurrence] = []
+    second = 0.0
+    for _ in range(80):
+        second += random.random() * 2
+        event_ = o(random, second - random.choice([0, 0, 0, 1.5]))
+        fed.append(event_)
+        for shared, alone in pairs:
+            made = [fed_or_refused(detector, event_) for detector in (shared, alone)]
+            assert made[0] == made[1]
+            assert (shared.partials, shared.dropped) == (alone.partials, alone.dropped)
+        if random.random() < 0.1:
+            gone = random.choice(fed[-3:])
+            for shared, alone in random.sample(pairs, random.randrange(1, 4)):
+                shared.withdraw(gone)
+                alone.withdraw(gone)
+        if random.random() < 0.1:
+            for shared, alone in pairs:
+                shared.trim(int((second - 3) * 1_000_000))
+                alone.trim(int((second - 3) * 1_000_000))
+
+
+def fed_or_refused(detector: Detector, event_: Occurrence) -> list[dict[str, Occurrence]] | str:
+    try:
+        return parts_of(detector.feed(event_))
+    except PartialsExceeded:
+        return "refused"
+
+
+def test_detector_at_its_bound_takes_nothing_from_others() -> None:
+    network = Network()
+    small = Detector(seq(PAIR, C), network=network, partials_max=1)
+    large = Detector(seq(PAIR, D), network=network, partials_max=1_000)
+    for second in (1, 2):
+        event_ = occurrence("A", timestamp=second, x=1)
+        assert small.feed(event_) == large.feed(event_) == []
+    assert (small.partials, small.dropped) == (1, 1)
+    assert (large.partials, large.dropped) == (2, 0)
+    assert network.shared == 0
+    third, last = occurrence("B", timestamp=3, x=1), occurrence("D", timestamp=4, x=1)
+    assert small.feed(third) == large.feed(third) == []
+    assert len(large.feed(last)) == 2
+
+
+def test_kept_events_tell_what_was_kept_whoever_was_fed_first() -> None:
+    network = Network()
+    detectors = [Detector(seq(PAIR, last), network=network) for last in (C, D)]
+    for name, is_kept in (("A", True), ("D", False), ("A", True), ("X", False)):
+        event_ = occurrence(name, timestamp=1, x=1)
+        for detector in detectors:
+            before = detector.kept_events
+            detector.feed(event_)
+            assert (detector.kept_events != before) is is_kept
 
 
 def test_detector_made_later_has_not_seen_what_came_before() -> None:

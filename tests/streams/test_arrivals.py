@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 import pyarrow
 import pytest
@@ -12,6 +13,9 @@ import pytest
 from activedb.clock import ClockStatus
 from activedb.events import AccuracyInterval, LocalClock, Occurrence
 from activedb.streams import Arrival, AtomicBatch, Files, Stream, of_batch, of_occurrences
+
+if TYPE_CHECKING:
+    from activedb.events import Timestamp
 
 STREAM = Stream(
     "doors",
@@ -112,4 +116,22 @@ def test_arrival_with_an_accuracy_interval_keeps_it_through_json() -> None:
     before = Arrival(Occurrence("OPEN", stamp, {"n": 1}), 3, 9)
     after = Arrival.restore(json.loads(json.dumps(before.record())))
     assert after.occurrence.stamp == stamp
+    assert after.order == before.order
+
+
+@pytest.mark.parametrize(
+    "timestamp",
+    [
+        105,
+        0.1,
+        -3.5,
+        datetime(2013, 4, 15, tzinfo=ZoneInfo("Europe/Berlin")),
+        datetime(1, 1, 1, tzinfo=UTC),
+    ],
+)
+def test_arrival_keeps_its_timestamp_as_it_was_given(timestamp: Timestamp) -> None:
+    before = Arrival(Occurrence("OPEN", timestamp, {}), 3, 9)
+    after = Arrival.restore(json.loads(json.dumps(before.record())))
+    assert after.occurrence.timestamp == timestamp
+    assert type(after.occurrence.timestamp) is type(timestamp)
     assert after.order == before.order

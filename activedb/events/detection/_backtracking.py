@@ -178,6 +178,8 @@ class Backtracking:
         relation, layout = self.relation, self.layout
         first, last = path[0][1][3], path[-1][1][3]
         certain = True
+        # None of its own: each stands at its place in the path, hence nowhere in between.
+        own = {leaf for _, entry in path for leaf in leaves(entry[3])}
         edges: list[tuple[int, int, Occurrence | None, Occurrence | None]] = [
             (0, path[0][0], None, first)
         ]
@@ -189,6 +191,8 @@ class Backtracking:
         for low, high, before, after in edges:
             for number in range(low, high + 1):
                 for x in self._forbidden(number):
+                    if id(x) in own:
+                        continue
                     if (
                         before is None
                         and layout.window_us is not None

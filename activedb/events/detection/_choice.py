@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from itertools import islice
 from typing import Any
 
@@ -10,7 +10,7 @@ from activedb.events._choices import Context, Skip, SkipTo
 from activedb.events.detection._entry import Candidate, Entry, constituents, place_of
 from activedb.events.detection._predicates import Stage
 
-__all__ = ["Chooser", "Span", "preference"]
+__all__ = ["Chooser", "Span", "latest", "preference"]
 
 Place = tuple[int, str, int]
 Span = tuple[Place, Place, bool]
@@ -64,7 +64,7 @@ class Chooser:
             )
 
     def choose(
-        self, candidates: Iterable[Candidate], used: set[int], spans: Sequence[Span]
+        self, candidates: Iterable[Candidate], used: Set[int], spans: Sequence[Span]
     ) -> tuple[list[Candidate], list[Entry], list[Span]]:
         """Return what is made, in order; what it uses up; and what it skips.
 
@@ -94,9 +94,9 @@ class Chooser:
                     begun.add(first)
                     made.append(candidate)
         elif context is Context.RECENT:
-            latest = _latest(left)
-            if latest is not None:
-                made.append(latest)
+            last = latest(left)
+            if last is not None:
+                made.append(last)
         else:
             found = list(left)
             if found:
@@ -105,7 +105,7 @@ class Chooser:
         return made, consumed, [span for candidate in made for span in self._span(candidate)]
 
     def _left(
-        self, candidates: Iterable[Candidate], used: set[int], skipped: list[Span]
+        self, candidates: Iterable[Candidate], used: Set[int], skipped: list[Span]
     ) -> Iterator[Candidate]:
         """Those of which nothing is used up, and which neither `skipped` nor one before skips."""
         for candidate in candidates:
@@ -148,15 +148,15 @@ def _from_the_last(candidate: Candidate) -> list[Place]:
     return sorted((entry[:3] for entry in constituents(candidate)), reverse=True)
 
 
-def _latest(candidates: Iterable[Candidate]) -> Candidate | None:
+def latest(candidates: Iterable[Candidate]) -> Candidate | None:
     """The one with the latest constituents; if one has no more, the one preferred."""
-    latest: Candidate | None = None
+    found: Candidate | None = None
     places: list[Place] = []
     for candidate in candidates:
         own = _from_the_last(candidate)
-        if latest is None or own[: len(places)] > places[: len(own)]:
-            latest, places = candidate, own
-    return latest
+        if found is None or own[: len(places)] > places[: len(own)]:
+            found, places = candidate, own
+    return found
 
 
 def _cumulated(candidates: list[Candidate]) -> Candidate:

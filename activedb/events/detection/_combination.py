@@ -15,7 +15,7 @@ from activedb.events._sequence import Sequence
 from activedb.events.detection._choice import Chooser, preference
 from activedb.events.detection._entry import Candidate, Entry, constituents, place_of, timestamp_at
 from activedb.events.detection._group import Group, Groups
-from activedb.events.detection._journal import Journal, add, put, take
+from activedb.events.detection._journal import Journal, add, put
 from activedb.events.detection._layout import primitives_of
 from activedb.events.detection._node import Moment, Node
 from activedb.events.detection._predicates import Predicates, Stage, attribute, merged, parts_of
@@ -91,6 +91,9 @@ class CombinationNode(Node):
         self.window_us = expression.window_us
         self.chooser = chooser
         self.needs_used = False
+        self.times_out = False
+        # When the latest event happened that completes matches and was not kept.
+        self.ended_us = -(2**63)
         self.order = preference(self.stages)
         self.horizon_us = horizon_us
         self.groups = Groups(len(parts), is_windowed=horizon_us is not None)
@@ -167,25 +170,27 @@ class CombinationNode(Node):
 
     def keep(self, group: Group, lists: list[list[Entry]], entry: Entry, journal: Journal) -> None:
         """Put an entry into some lists of a group; it may be in others already."""
+        is_new = False
         for entries in group.lists:
             if entries:
                 place = bisect_left(entries, entry[:3])
                 if place < len(entries) and entries[place][2] == entry[2]:
                     break
         else:
+            is_new = True
             self.groups.count += 1
-            journal.append((self._uncount, ()))
             if self.shared.fresh is not None:
                 self.shared.fresh.append((entry, self))
         for entries in lists:
             put(entries, entry, journal)
+        if is_new:
+            journal.append((self._uncount_kept, (group, entry)))
         self.groups.expire_at(group, entry[0])
 
-    def _uncount(self) -> None:
-        self.groups.count -= 1
-
-    def _recount(self) -> None:
-        self.groups.count += 1
+    def _uncount_kept(self, group: Group, entry: Entry) -> None:
+        # Before it is taken out; it may be gone: trimmed since.
+        if any(_holds(entries, entry) for entries in group.lists):
+            self.groups.count -= 1
 
     def _drop_group(self, group: Group) -> None:
         if self.groups.by_key.get(group.key) is group:
@@ -195,21 +200,37 @@ class CombinationNode(Node):
     def partials(self) -> int:
         return self.groups.count
 
+    @property
+    def is_doubtful(self) -> bool:
+        return any(group.doubted for group in self.groups.by_key.values())
+
     def kept(self) -> Iterator[Entry]:
         for group in self.groups.by_key.values():
             yield from group.kept().values()
 
     def drop(self, entry: Entry, journal: Journal) -> bool:
         group = self.groups.by_key.get(self.key_of(entry[3]))
-        held = False
-        for entries in () if group is None else group.lists:
-            before = len(entries)
-            take(entries, entry, journal)
-            held = held or len(entries) < before
+        if group is None:
+            return False
+        held: list[tuple[int, Entry]] = []
+        for number, entries in enumerate(group.lists):
+            place = bisect_left(entries, entry[:3])
+            if place < len(entries) and entries[place][2] == entry[2]:
+                held.append((number, entries.pop(place)))
         if held:
-            self._uncount()
-            journal.append((self._recount, ()))
-        return held
+            self.groups.count -= 1
+            journal.append((self._keep_again, (group, held)))
+        return bool(held)
+
+    def _keep_again(self, group: Group, held: list[tuple[int, Entry]]) -> None:
+        # The group may be gone: what was put into it since was withdrawn, or trimmed.
+        group = self.groups.by_key.setdefault(group.key, group)
+        if not any(_holds(entries, held[0][1]) for entries in group.lists):
+            self.groups.count += 1
+        for number, entry in held:
+            entries = group.list_at(number)
+            entries.insert(bisect_left(entries, entry[:3]), entry)
+        self.groups.expire_at(group, held[0][1][0])
 
     def trim(self, before_us: int) -> None:
         if self.horizon_us is not None:
@@ -233,10 +254,10 @@ class CombinationNode(Node):
         for group, candidates in completed:
             made, used, spans = self.chooser.choose(candidates, group.used, group.spans)
             for entry in used:
-                self._use_up(group, entry, moment.journal)
+                self.use_up(group, entry, moment.journal)
             if spans:
                 before = group.spans
-                group.spans = before + spans
+                group.spans = [*before, *spans]
                 moment.journal.append((setattr, (group, "spans", before)))
             found += made
             count += 1
@@ -244,28 +265,31 @@ class CombinationNode(Node):
             found.sort(key=self.order)
         return [self.occurrence(candidate, at_us) for candidate in found]
 
-    def _use_up(self, group: Group, entry: Entry, journal: Journal) -> None:
+    def use_up(self, group: Group, entry: Entry, journal: Journal) -> None:
         """Make an entry no constituent of a later candidate.
 
         It is kept where it can still forbid, and, if the selection looks at what lies between
         neighbours, everywhere.
         """
-        add(group.used, entry[2], journal)
+        add(group.own_used(), entry[2], journal)
         if self.needs_used:
             return
-        held = [entries for entries in group.taken if _holds(entries, entry)]
+        held: list[tuple[int, Entry]] = []
+        for number, entries in enumerate(group.taken):
+            place = bisect_left(entries, entry[:3])
+            if place < len(entries) and entries[place][2] == entry[2]:
+                held.append((number, entries.pop(place)))
         if held:
-            for entries in held:
-                take(entries, entry, journal)
             if not any(_holds(entries, entry) for entries in group.lists):
-                self._uncount()
-                journal.append((self._recount, ()))
+                self.groups.count -= 1
+            journal.append((self._keep_again, (group, held)))
 
     def settle(self, group: Group, journal: Journal) -> None:
         """Forget which entries are used up, where they are gone, and a group without entries."""
         if not self.needs_used and group.used:
-            journal.append((group.used.update, (frozenset(group.used),)))
-            group.used.clear()
+            used = group.own_used()
+            journal.append((used.update, (frozenset(used),)))
+            used.clear()
         if group.oldest_us() is None and self.groups.by_key.get(group.key) is group:
             del self.groups.by_key[group.key]
             journal.append((self._bring_back, (group,)))
@@ -294,12 +318,12 @@ class CombinationNode(Node):
         """Keep what another node of an equal expression keeps."""
         for key, group in other.groups.by_key.items():
             own = self.group(key, None)
-            for entries, copied in zip(own.lists, group.lists, strict=True):
-                entries.extend(copied)
+            own.put_all(group.lists)
             oldest_us = own.oldest_us()
             if oldest_us is not None:
                 self.groups.expire_at(own, oldest_us)
         self.groups.count = other.groups.count
+        self.ended_us = other.ended_us
 
     # -- state -------------------------------------------------------------------------------
 

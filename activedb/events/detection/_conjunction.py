@@ -73,7 +73,7 @@ class ConjunctionNode(CombinationNode):
             )
             if self.shared.is_inexact:
                 certain = [(candidate, True) for candidate in found]
-                found = self.shared.policy.decide(certain, self.chooser, self.order, moment, self)
+                found = self.shared.policy.decide(certain, group, self, moment)
             completed.append((group, found))
         # All that a step brings shares the event that is fed, so none of it combines with another.
         made = self.make(completed, moment)
@@ -82,7 +82,7 @@ class ConjunctionNode(CombinationNode):
             for entry, stages in own:
                 if entry[2] in group.used:
                     continue
-                self.keep(group, [group.taken[stage] for stage in stages], entry, moment.journal)
+                self.keep(group, [group.stage(stage) for stage in stages], entry, moment.journal)
             self.settle(group, moment.journal)
         return made
 
@@ -135,8 +135,14 @@ class ConjunctionNode(CombinationNode):
     def _holds(self, candidate: Candidate, moment: Moment) -> bool:
         if self.window_us is not None:
             entries = constituents(candidate)
-            low_us = min(entry[3].low_us for entry in entries)
-            if max(entry[3].high_us for entry in entries) - low_us > self.window_us:
+            if self.shared.is_inexact:
+                relation = self.shared.policy.relation
+                low_us = min([relation.low_us(entry[3]) for entry in entries])
+                high_us = max([relation.high_us(entry[3]) for entry in entries])
+            else:
+                low_us = min([entry[3].low_us for entry in entries])
+                high_us = max([entry[3].high_us for entry in entries])
+            if high_us - low_us > self.window_us:
                 return False
         if self.predicates.is_empty:
             return True

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
+from functools import cache
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from activedb.events.detection._entry import Entry
 
@@ -13,23 +16,40 @@ if TYPE_CHECKING:
 
 __all__ = ["Group", "Groups"]
 
+_NONE: Final[list[Entry]] = cast("list[Entry]", ())
+"""In the place of a list that nothing was ever put into: to put into it fails."""
+_NO_ARRIVALS: Final[frozenset[int]] = frozenset()
+_NO_TIMES: Final[dict[int, int]] = cast("dict[int, int]", MappingProxyType({}))
+_NO_SPANS: Final[list[Any]] = cast("list[Any]", ())
+
+
+@cache
+def _no_lists(count: int) -> tuple[list[Entry], ...]:
+    return (_NONE,) * count
+
 
 class Group:
     """The entries of one equivalence key.
+
+    There are as many as there are keys, so it is small: what is empty is one empty thing for all
+    groups, until something is put into it. So read its attributes, and ask `stage`, `place`,
+    `between`, `own_used`, `own_begun` and `own_decided` for what is to be changed.
 
     Attributes
     ----------
     key : tuple
         The values of the ``same`` attributes.
-    taken : list of list of Entry
+    taken : sequence of list of Entry
         By stage, what its positive part takes, sorted by place.
-    forbidden : list of list of Entry
+    forbidden : sequence of list of Entry
         By place, what the negated parts right before that stage take; the last are those at the
         end.
     all : list of Entry
         For the selection strict: every event of the expression's keys.
     used : set of int
         The arrivals of what is used up.
+    doubted : set of int
+        The arrivals of what may be used up, as the order of events is not known.
     spans : list of Span
         What matches skip.
     begun : set of int
@@ -38,8 +58,6 @@ class Group:
     decided : dict of int to int
         For negations at the end: by the beginning of a window, the first arrival that was not
         there yet when the window was last judged.
-    lists : tuple of list of Entry
-        All its lists.
     due_us, is_in_heap : int, bool
         Where it stands in the expiry heap, if it does.
     """
@@ -48,11 +66,11 @@ class Group:
         "all",
         "begun",
         "decided",
+        "doubted",
         "due_us",
         "forbidden",
         "is_in_heap",
         "key",
-        "lists",
         "spans",
         "taken",
         "used",
@@ -60,16 +78,84 @@ class Group:
 
     def __init__(self, key: tuple[object, ...], stages: int):
         self.key = key
-        self.taken: list[list[Entry]] = [[] for _ in range(stages)]
-        self.forbidden: list[list[Entry]] = [[] for _ in range(stages + 1)]
-        self.all: list[Entry] = []
-        self.used: set[int] = set()
-        self.spans: list[Span] = []
-        self.begun: set[int] = set()
-        self.decided: dict[int, int] = {}
+        self.taken: Sequence[list[Entry]] = _no_lists(stages)
+        self.forbidden: Sequence[list[Entry]] = _no_lists(stages + 1)
+        self.all: list[Entry] = _NONE
+        self.used: set[int] | frozenset[int] = _NO_ARRIVALS
+        self.doubted: set[int] | frozenset[int] = _NO_ARRIVALS
+        self.spans: list[Span] = _NO_SPANS
+        self.begun: set[int] | frozenset[int] = _NO_ARRIVALS
+        self.decided: dict[int, int] = _NO_TIMES
         self.due_us = 0
         self.is_in_heap = False
-        self.lists = (*self.taken, *self.forbidden, self.all)
+
+    @property
+    def lists(self) -> tuple[list[Entry], ...]:
+        """All its lists: to read, and to take out of."""
+        return (*self.taken, *self.forbidden, self.all)
+
+    def stage(self, number: int) -> list[Entry]:
+        """The list of what the positive part takes, to put into."""
+        taken = self.taken
+        if type(taken) is tuple:
+            taken = self.taken = list(taken)
+        entries = taken[number]
+        if entries is _NONE:
+            entries = cast("list[list[Entry]]", taken)[number] = []
+        return entries
+
+    def place(self, number: int) -> list[Entry]:
+        """The list of what is forbidden there, to put into."""
+        forbidden = self.forbidden
+        if type(forbidden) is tuple:
+            forbidden = self.forbidden = list(forbidden)
+        entries = forbidden[number]
+        if entries is _NONE:
+            entries = cast("list[list[Entry]]", forbidden)[number] = []
+        return entries
+
+    def between(self) -> list[Entry]:
+        """The list of all events, to put into."""
+        if self.all is _NONE:
+            self.all = []
+        return self.all
+
+    def put_all(self, lists: Sequence[list[Entry]]) -> None:
+        """Put entries, sorted, into its lists, which are empty: as many as are `lists`."""
+        for number, entries in enumerate(lists):
+            if entries:
+                self.list_at(number).extend(entries)
+
+    def list_at(self, number: int) -> list[Entry]:
+        """One of its `lists` by its number, to put into."""
+        stages = len(self.taken)
+        if number < stages:
+            return self.stage(number)
+        return self.between() if number > 2 * stages else self.place(number - stages)
+
+    def own_used(self) -> set[int]:
+        """The arrivals of what is used up, to add to."""
+        if type(self.used) is not set:
+            self.used = set()
+        return self.used
+
+    def own_doubted(self) -> set[int]:
+        """The arrivals of what may be used up, to add to."""
+        if type(self.doubted) is not set:
+            self.doubted = set()
+        return self.doubted
+
+    def own_begun(self) -> set[int]:
+        """The arrivals of first constituents that are decided, to add to."""
+        if type(self.begun) is not set:
+            self.begun = set()
+        return self.begun
+
+    def own_decided(self) -> dict[int, int]:
+        """The ends of windows that were judged, to add to."""
+        if type(self.decided) is not dict:
+            self.decided = {}
+        return self.decided
 
     def kept(self) -> dict[int, Entry]:
         """Its entries by arrival."""
@@ -77,21 +163,26 @@ class Group:
 
     def forget(self, before_us: int) -> int:
         """Forget the entries and spans before a time; return how many entries there were."""
-        forgotten: set[int] = set()
+        expired: list[list[Entry]] = []
         for entries in self.lists:
             if entries and entries[0][0] < before_us:
                 end = bisect_left(entries, (before_us,))
-                for entry in entries[:end]:
-                    forgotten.add(entry[2])
+                expired.append(entries[:end])
                 del entries[:end]
-        if self.used:
-            self.used -= forgotten
-        if self.begun:
-            self.begun -= forgotten
         if self.decided:
-            self.decided = {us: n for us, n in self.decided.items() if us >= before_us}
+            for us in [us for us in self.decided if us < before_us]:
+                del self.decided[us]
         if self.spans:
             self.spans = [span for span in self.spans if span[1][0] >= before_us]
+        if len(expired) == 1 and not self.used and not self.begun and not self.doubted:
+            return len(expired[0])
+        forgotten = {entry[2] for entries in expired for entry in entries}
+        if self.used:
+            self.own_used().difference_update(forgotten)
+        if self.doubted:
+            self.own_doubted().difference_update(forgotten)
+        if self.begun:
+            self.own_begun().difference_update(forgotten)
         return len(forgotten)
 
     def oldest_us(self) -> int | None:

@@ -37,6 +37,8 @@ class Layout:
     is_simple : bool
         Whether all ways through viable entries that begin right are candidates: single primitive
         events, selection any, no predicates.
+    is_straight : bool
+        Whether besides nothing is negated before the first constituent.
     is_closed_by_time : bool
         Whether some stage closes.
     begins_negated : bool
@@ -97,6 +99,7 @@ class Layout:
             and all(self.is_exact)
             and not any(stage.kleene for stage in self.stages)
         )
+        self.is_straight = self.is_simple and not self.begins_negated
         self.is_local = not self.is_next or all(self.next_is_local)
         self.keeps_last = self.is_next or self.is_closed_by_time or self.stages[-1].kleene
 

@@ -45,6 +45,7 @@ class Hub:
         self._count = 0  # of the events that it was fed
         self._last: Occurrence | None = None
         self._made: list[Occurrence] = []
+        self._kept = False
 
     def join(self, member: SharedNode) -> None:
         """Take in a member, which has been fed what the others have."""
@@ -56,12 +57,16 @@ class Hub:
         if member.seen < self._count:
             if o is self._last:
                 member.seen += 1
+                member.has_kept(self._kept)
                 return self._made
             member.detach()
             return member.hub.feed(o, member)
         for other in [other for other in self.members if other.seen < self._count]:
             other.detach()  # it was not fed the last event, and must not see it
+        before = self.node.partials
         self._made = self.node.feed(o) if o.key in self.node.dispatch else []
+        self._kept = self.node.partials > before
+        member.has_kept(self._kept)
         self._last = o
         self._count += 1
         member.seen = self._count
@@ -87,7 +92,8 @@ class Network:
     evaluated once per event: by the first detector that is fed it; the others take the result.
     So each event has to be fed, as the same object, to every detector before the next one is. One
     that is not fed it gets a copy of its own of what it shared, at the next event, and so does one
-    that raises, withdraws or has intervals for timestamps: sharing is lost then, never correctness.
+    that raises, withdraws, reaches its bound or has intervals for timestamps: sharing is lost then,
+    never correctness.
 
     Not thread-safe: the caller holds one latch for all its detectors.
 
@@ -137,6 +143,8 @@ class SharedNode(Node):
         node = hub.node
         super().__init__(node.expression, (), node.keys, shared, index)
         self.seen = 0
+        self._kept_events = 0
+        self._has_parted = False
         self._trimmed_us: int | None = None
         hub.join(self)
 
@@ -150,13 +158,39 @@ class SharedNode(Node):
         if self.is_shared:
             self.hub.without(self).join(self)
 
+    @property
+    def kept_events(self) -> int:
+        # `partials` does not tell: the hub may have been fed before, by others.
+        return self._kept_events
+
+    def has_kept(self, events: int) -> None:
+        """Take note that the hub has kept so many of the events that this node was fed."""
+        self._kept_events += events
+
+    def part_for_good(self) -> None:
+        """Have a hub alone that nobody can join."""
+        if not self._has_parted:
+            self._has_parted = True
+            self.hub.without(self).join(self)
+
+    def hear(self, fresh: list[tuple[Entry, Node]] | None) -> None:
+        """Tell there what the hub begins to keep. REQUIRES: nobody else can join it."""
+        node = self.hub.node
+        node.shared.fresh = fresh
+        node.index = self.index  # by which the detector tells its nodes apart
+
     def evaluate(self, moment: Moment) -> list[Entry]:
         o = moment.o
         assert o is not None
-        if self.shared.is_inexact:
+        if self.shared.keeps_ends:
             self.detach()
-            self.hub.node.shared.is_inexact = True
-            return [self._entry(entry[3]) for entry in self.hub.node.evaluate(moment)]
+            own = self.hub.node.shared
+            own.keeps_ends, own.is_inexact = True, self.shared.is_inexact
+            own.policy = self.shared.policy  # the hub may have been another's
+            before = self.hub.node.partials
+            made_alone = self.hub.node.evaluate(moment)
+            self.has_kept(self.hub.node.partials - before)
+            return [self._entry(entry[3]) for entry in made_alone]
         made = self.hub.feed(o, self)
         moment.journal.append((self._undo, (o,)))
         return [self._entry(found) for found in made]

@@ -36,18 +36,22 @@ class Shared:
     is_inexact : bool
         Whether an event was fed of which it is not known exactly when it happened. From then on
         candidates are found by backtracking.
+    keeps_ends : bool
+        Whether sequences keep events that can only be the last, as one whose timestamp is an
+        interval may be fed after and possibly precede them.
     fresh : list of (Entry, Node) or None
-        What nodes have begun to keep in this moment, if the number of partials is bounded.
+        What nodes have begun to keep in this moment, if the detector is at its bound.
     """
 
-    __slots__ = ("arrivals", "fresh", "is_inexact", "policy", "timers")
+    __slots__ = ("arrivals", "fresh", "is_inexact", "keeps_ends", "policy", "timers")
 
-    def __init__(self, policy: Policy, *, bounded: bool = False):
+    def __init__(self, policy: Policy):
         self.arrivals: Iterator[int] = count()
         self.timers = Timers()
         self.policy = policy
         self.is_inexact = False
-        self.fresh: list[tuple[Entry, Node]] | None = [] if bounded else None
+        self.keeps_ends = policy.wants_possible
+        self.fresh: list[tuple[Entry, Node]] | None = None
 
 
 class Moment:
@@ -165,6 +169,16 @@ class Node(ABC):
     def partials(self) -> int:
         """How many occurrences it keeps itself."""
         return 0
+
+    @property
+    def kept_events(self) -> int:
+        """Another number whenever a moment has made it keep, or forget, something."""
+        return self.partials
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether something that it keeps may be used up, as the order of events is not known."""
+        return False
 
     def kept(self) -> Iterator[Entry]:
         """What it keeps itself, each once."""

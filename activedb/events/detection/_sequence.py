@@ -19,6 +19,7 @@ from activedb.events.detection._layout import Layout
 from activedb.events.detection._node import Moment
 from activedb.events.detection._predicates import attribute
 from activedb.events.detection._search import Search
+from activedb.events.detection._straight import ways
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -174,29 +175,28 @@ class SequenceNode(CombinationNode):
     def _possible(self, group: Group, items: list[Item], moment: Moment) -> Iterable[Candidate]:
         """The candidates that the items complete, where the order of events may be unknown."""
         policy = self.shared.policy
+        last = self.last_stage
+        new = [entry for entry, stages, _ in items if any(stage < last for stage in stages)]
+        policy.refuse_forgotten(new, self.ended_us)
         search = Backtracking(self.layout, group, moment, policy.relation)
         found = search.completed([(entry, stages) for entry, stages, _ in items])
-        decided = policy.decide(found, self.chooser, self.order, moment, self.layout)
+        decided = policy.decide(found, group, self, moment)
         return list(_one_per_ends(decided)) if self.layout.is_picky else decided
 
     def _keep(self, group: Group, item: Item, moment: Moment) -> None:
         entry, stages, places = item
         layout = self.layout
-        lists = [group.forbidden[place] for place in places]
-        lists += [
-            group.taken[stage]
-            for stage in stages
-            if stage < self.last_stage
-            or layout.keeps_last
-            or self.keeps_last
-            or self.shared.is_inexact
-        ]
+        lists = [group.place(place) for place in places]
+        keeps_last = layout.keeps_last or self.keeps_last or self.shared.keeps_ends
+        lists += [group.stage(stage) for stage in stages if stage < self.last_stage or keeps_last]
+        if not keeps_last and self.last_stage in stages and entry[0] > self.ended_us:
+            self.ended_us = entry[0]
         if layout.is_strict and moment.index < 0 and entry[3] is moment.o:
-            lists.append(group.all)
+            lists.append(group.between())
         if lists:
             self.keep(group, lists, entry, moment.journal)
         if layout.window_us is not None and any(self.sets_timer[stage] for stage in stages):
-            due_us = entry[3].low_us + layout.window_us
+            due_us = self._begins_us(entry[3]) + layout.window_us
             self.shared.timers.set((due_us, self.index, group.key), moment.journal)
         if group.decided and layout.window_us is not None:
             # It comes late: windows that have ended are judged again, for what it completes.
@@ -204,6 +204,12 @@ class SequenceNode(CombinationNode):
                 if start_us <= entry[0] <= start_us + layout.window_us:
                     timer = (start_us + layout.window_us, self.index, group.key)
                     self.shared.timers.set(timer, moment.journal)
+
+    def _begins_us(self, o: Occurrence) -> int:
+        """From where the window is counted of a match that begins with `o`."""
+        if self.shared.is_inexact and not self.times_out:
+            return self.shared.policy.relation.low_us(o)
+        return o.low_us
 
     def stand_in_between(self, moment: Moment, items: list[Item]) -> None:
         """Add the event as an item, if no part takes it: it must not stand between neighbours."""
@@ -232,7 +238,7 @@ class SequenceNode(CombinationNode):
                 completed.append((group, found))
         made = self.make(completed, moment, moment.us)
         for group, _ in completed:
-            assign(group.decided, start_us, next(self.shared.arrivals), moment.journal)
+            assign(group.own_decided(), start_us, next(self.shared.arrivals), moment.journal)
         return made
 
     def closed(self, group: Group, moment: Moment) -> Iterable[Candidate]:
@@ -241,7 +247,7 @@ class SequenceNode(CombinationNode):
         if self.shared.is_inexact:
             search = Backtracking(layout, group, moment, self.shared.policy.relation)
             closed = search.closed(moment.us)
-            decided = self.shared.policy.decide(closed, self.chooser, self.order, moment, layout)
+            decided = self.shared.policy.decide(closed, group, self, moment)
             return list(_one_per_ends(decided)) if layout.is_picky else decided
         if layout.is_local:
             return Search(
@@ -271,10 +277,6 @@ class SequenceNode(CombinationNode):
 
     # -- the plain way -------------------------------------------------------------------------
 
-    def is_certain(self, o: Occurrence) -> bool:
-        """Whether the order of `o` and of all that is kept is known."""
-        return o.low_us == o.high_us and not self.shared.is_inexact
-
     def feed(self, o: Occurrence) -> list[Occurrence]:
         """Take `o` in, if the node `is_plain`: the search comes before anything is changed.
 
@@ -287,35 +289,44 @@ class SequenceNode(CombinationNode):
                 return []
         else:
             stages, places, completes = unconditional
-        key: tuple[object, ...] = ()
-        if self.attributes:
-            key = tuple([attribute(o, name) for name in self.attributes])
+        attributes = self.attributes
+        key: tuple[object, ...]
+        if len(attributes) == 1:
+            key = (attribute(o, attributes[0]),)
+        else:
+            key = tuple([attribute(o, name) for name in attributes])
         group = self.groups.by_key.get(key)
         entry: Entry = (o.us, o.id or "", next(self.shared.arrivals), o, None)
         made: list[Occurrence] = []
         if completes:
+            if entry[0] > self.ended_us:
+                self.ended_us = entry[0]
             if group is not None:
                 if self._may_complete(group, entry):
-                    last = self.last_stage
-                    search = Search(self.layout, group, _NO_MOMENT, last, entry)
-                    made = [self.occurrence(found)[3] for found in search.candidates()]
+                    made = [self.occurrence(found)[3] for found in self._ending(group, entry)]
             elif not self.last_stage:
-                search = Search(self.layout, Group(key, 1), _NO_MOMENT, 0, entry)
-                made = [self.occurrence(found)[3] for found in search.candidates()]
+                made = [self.occurrence(found)[3] for found in self._ending(Group(key, 1), entry)]
         if stages or places:
             groups = self.groups
             if group is None:
                 group = groups.by_key[key] = Group(key, self.last_stage + 1)
             for number in stages:
-                insort(group.taken[number], entry)
+                insort(group.stage(number), entry)
             for number in places:
-                insort(group.forbidden[number], entry)
+                insort(group.place(number), entry)
             groups.count += 1
             if not group.is_in_heap or entry[0] < group.due_us:
                 groups.expire_at(group, entry[0])
             if self.shared.fresh is not None:
                 self.shared.fresh.append((entry, self))
         return made
+
+    def _ending(self, group: Group, last: Entry) -> Iterable[Candidate]:
+        """The candidates that end with an entry, in the order of preference."""
+        layout = self.layout
+        if layout.is_straight:
+            return ways(layout, group, last)
+        return Search(layout, group, _NO_MOMENT, self.last_stage, last).candidates()
 
     def _taking(self, o: Occurrence) -> tuple[list[int], list[int], bool]:
         """Which stages and places take `o`, and whether the last stage does."""

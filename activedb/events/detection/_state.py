@@ -75,6 +75,7 @@ class StateWriter:
                 "key": encode_params({str(n): value for n, value in enumerate(group.key)}),
                 "lists": [[self.entry(entry) for entry in each] for each in group.lists],
                 "used": sorted(group.used),
+                "doubted": sorted(group.doubted),
                 "begun": sorted(group.begun),
                 "decided": sorted(group.decided.items()),
                 "spans": [[[*low], [*high], closed] for low, high, closed in group.spans],
@@ -131,13 +132,19 @@ class StateReader:
             named = decode_params(item["key"])
             key = tuple([named[str(n)] for n in range(len(named))])
             group = Group(key, groups.stages)
-            for entries, items in zip(group.lists, item["lists"], strict=True):
-                entries.extend([self.entry(each) for each in items])
-            group.used.update(item["used"])
-            group.begun.update(item["begun"])
-            group.decided.update([(us, arrival) for us, arrival in item["decided"]])
-            for low, high, closed in item["spans"]:
-                group.spans.append((tuple(low), tuple(high), closed))
+            group.put_all([[self.entry(each) for each in items] for items in item["lists"]])
+            if item["used"]:
+                group.own_used().update(item["used"])
+            if item.get("doubted"):
+                group.own_doubted().update(item["doubted"])
+            if item["begun"]:
+                group.own_begun().update(item["begun"])
+            if item["decided"]:
+                group.own_decided().update([(us, arrival) for us, arrival in item["decided"]])
+            if item["spans"]:
+                group.spans = [
+                    (tuple(low), tuple(high), closed) for low, high, closed in item["spans"]
+                ]
             groups.by_key[key] = group
             groups.count += len(group.kept())
             oldest_us = group.oldest_us()

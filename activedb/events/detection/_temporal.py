@@ -122,8 +122,9 @@ class TimedOutNode(SequenceNode):
 
     def _mark(self, group: Any, arrival: int, journal: Journal) -> None:
         if arrival not in group.begun:
-            group.begun.add(arrival)
-            journal.append((group.begun.discard, (arrival,)))
+            begun = group.own_begun()
+            begun.add(arrival)
+            journal.append((begun.discard, (arrival,)))
 
     def _time_out(self, moment: Moment) -> list[Entry]:
         due: list[tuple[Entry, Group]] = []

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from activedb.errors import PatternError, UncertainOrder
-from activedb.events._choices import Context
 from activedb.events._occurrence import Occurrence
 from activedb.events._precedence import precedes
-from activedb.events.detection._choice import Chooser
-from activedb.events.detection._entry import Candidate, Entry, constituents, place_of
-from activedb.events.detection._predicates import Stage, parts_of
+from activedb.events.detection._ambiguity import Ambiguity
+from activedb.events.detection._entry import Candidate, Entry
+from activedb.events.detection._predicates import parts_of
 
 if TYPE_CHECKING:
+    from activedb.events.detection._combination import CombinationNode
+    from activedb.events.detection._group import Group
     from activedb.events.detection._node import Moment
 
 __all__ = ["Policy", "Relation", "is_exact"]
@@ -62,12 +63,6 @@ class ByReading(Relation):
         return self.precedes(a, b)
 
 
-class Shape(Protocol):
-    """What is asked of a sequence's layout or a conjunction's node."""
-
-    stages: list[Stage]
-
-
 @dataclass(frozen=True, slots=True)
 class Policy:
     """A policy on uncertain order.
@@ -104,13 +99,47 @@ class Policy:
             )
         return cls(policy, None, ByReading() if policy == "reading" else Relation())
 
+    @property
+    def wants_possible(self) -> bool:
+        """Whether candidates that are not certain may be made."""
+        return self.name in ("possible", "call")
+
+    def refuse_forgotten(self, new: Iterable[Entry], ended_us: int) -> None:
+        """Refuse events that may precede some that were not kept, since nothing could follow them.
+
+        Only intervals can: an exact event that is fed late completes nothing. And only if the
+        policy is to raise: those that want what is possible keep all, for the others what is not
+        kept makes no difference, as what is completed so is not certain.
+
+        Parameters
+        ----------
+        new : iterable of Entry
+            Such as others can follow.
+        ended_us : int
+            When the latest event happened that was not kept.
+
+        Raises
+        ------
+        UncertainOrder
+            Without candidates, as these are not known any more.
+        """
+        if self.name != "raise":
+            return
+        for entry in new:
+            if entry[3].low_us < ended_us and not is_exact(entry[3]):
+                raise UncertainOrder(
+                    f"{entry[3]} may have happened before an event with an exact timestamp that "
+                    "was fed before, and is not kept as nothing exact could be last with it: call "
+                    "Detector.expect_intervals before, feed events in the order in which their "
+                    "intervals begin, or choose a policy with on_uncertain="
+                )
+
     def decide(
         self,
         found: Iterable[tuple[Candidate, bool]],
-        chooser: Chooser,
-        order: Callable[[Candidate], Any],
+        group: Group,
+        node: CombinationNode,
         moment: Moment,
-        shape: Shape,
     ) -> list[Candidate]:
         """Return the candidates that are to be chosen from, in the order of preference.
 
@@ -122,21 +151,22 @@ class Policy:
         Raises
         ------
         UncertainOrder
-            If there are such as are not certain, or the context cannot tell which is oldest or
-            latest, and the policy is to raise.
+            If what is made of them depends on the order, and the policy is to raise.
         """
-        candidates = sorted(found, key=lambda item: order(item[0]))
         if self.name == "reading":
-            return [candidate for candidate, _ in candidates]
-        certain = [candidate for candidate, is_certain in candidates if is_certain]
+            return sorted((candidate for candidate, _ in found), key=node.order)
+        ambiguity = Ambiguity(self.relation, node, group, moment)
+        candidates = ambiguity.judged(found)
         every = [candidate for candidate, _ in candidates]
-        if len(certain) == len(every) and not self._is_ambiguous(every, chooser, moment):
-            return every
         if self.name == "possible":
             return every
+        sure, doubtful = ambiguity.split(candidates)
+        if not doubtful:
+            return every if all(certain for _, certain in candidates) else sure
         if self.name == "certain":
-            return [] if self._is_ambiguous(every, chooser, moment) else certain
-        shown = [parts_of(candidate, shape.stages) for candidate in every]
+            ambiguity.doubt(doubtful, moment.journal)
+            return sorted(sure, key=node.order)
+        shown = [parts_of(candidate, node.stages) for candidate in every]
         error = UncertainOrder(
             f"{moment.o if moment.o is not None else 'the end of a window'} completes "
             f"{len(every)} matches that depend on an order of events which their timestamps do not "
@@ -152,39 +182,6 @@ class Policy:
             raise error
         chosen = list(self.call(error))
         return [c for c, parts in zip(every, shown, strict=True) if _is_among(parts, chosen)]
-
-    def _is_ambiguous(self, candidates: list[Candidate], chooser: Chooser, moment: Moment) -> bool:
-        """Whether a context cannot tell which of the candidates is oldest or latest."""
-        context = chooser.context
-        if context in (Context.UNRESTRICTED, Context.CUMULATIVE) or not candidates:
-            return False
-        if any(
-            self.relation.may_precede(other, entry[3]) and not is_exact(other)
-            for other in moment.contemporaries
-            for candidate in candidates
-            for entry in constituents(candidate)
-        ):
-            return True
-        latest_first = context is Context.RECENT
-        ordered = [
-            sorted(constituents(candidate), key=place_of, reverse=latest_first)
-            for candidate in candidates
-        ]
-        best = (
-            max(ordered, key=lambda each: list(map(place_of, each))) if latest_first else ordered[0]
-        )
-        return any(self._is_unordered(best, other) for other in ordered)
-
-    def _is_unordered(self, some: list[Entry], others: list[Entry]) -> bool:
-        for a, b in zip(some, others, strict=False):
-            if a[2] != b[2]:
-                x, y = a[3], b[3]
-                return not (
-                    (is_exact(x) and is_exact(y))
-                    or self.relation.precedes(x, y)
-                    or self.relation.precedes(y, x)
-                )
-        return False
 
 
 def is_exact(o: Occurrence) -> bool:

@@ -1,0 +1,70 @@
+"""Contexts in unknown order: what is certain is made at whatever times events happened."""
+
+from __future__ import annotations
+
+import os
+from random import Random
+
+import pytest
+
+from activedb.events import AccuracyInterval, Detector, Expression, Occurrence, all_of, event, seq
+
+SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
+A, B, C = event("A"), event("B"), event("C")
+
+
+def random_events(random: Random) -> list[Occurrence]:
+    found = []
+    for number in range(random.choice([3, 4, 5, 6])):
+        low_us = random.randrange(0, 60)
+        high_us = low_us + random.choice([0, 5, 12, 25])
+        stamp = AccuracyInterval((low_us + high_us) // 2, low_us, high_us)
+        found.append(Occurrence(random.choice("AABBC"), stamp, {"n": number}))
+    return sorted(found, key=lambda o: (o.high_us, o.us))
+
+
+def names(match: Occurrence) -> frozenset[int]:
+    return frozenset(leaf.params["n"] for leaf in match.constituents)
+
+
+def certain(expression: Expression, events: list[Occurrence]) -> list[frozenset[int]]:
+    detector, found = Detector(expression, on_uncertain="certain"), []
+    for place, o in enumerate(events):
+        waiting = [other for other in events[place + 1 :] if other.low_us <= o.high_us]
+        found += [names(match) for match in detector.feed(o, None, waiting)]
+    return found
+
+
+def actual(expression: Expression, events: list[Occurrence], random: Random) -> set[frozenset[int]]:
+    """What is made if the events happened at some times within their intervals."""
+    times = [(random.uniform(o.low_us, o.high_us), o) for o in events]
+    detector, found = Detector(expression), set[frozenset[int]]()
+    for us, o in sorted(times, key=lambda item: item[0]):
+        # Apart by thousandths of a microsecond, so that what is unequal stays so.
+        exact = Occurrence(o.name, round(us * 1000) / 1e6, o.params)
+        found.update(names(match) for match in detector.feed(exact))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("expression", "context"),
+    [
+        *((each, "chronicle") for each in (seq(A, B), all_of(A, B), seq(A, B, C))),
+        *((each, "recent") for each in (seq(A, B), seq(A, B, C))),
+        *((each, "continuous") for each in (seq(A, B), seq(A, B, C))),
+        (seq(A, B), "cumulative"),
+    ],
+    ids=repr,
+)
+def test_certain_match_of_a_context_is_made_at_all_possible_times(
+    expression: Expression, context: str
+) -> None:
+    random, expression = Random(f"{expression!r}{context}"), expression.context(context)
+    matches = 0
+    for _ in range(120 * SCALE):
+        events = random_events(random)
+        found = certain(expression, events)
+        matches += len(found)
+        for _ in range(25):
+            assert set(found) <= actual(expression, events, random), [str(o) for o in events]
+    assert matches > 0
