@@ -15,8 +15,9 @@ A, B, C = event("A"), event("B"), event("C")
 
 def random_events(random: Random) -> list[Occurrence]:
     found = []
+    span_us = random.choice([60, 300])
     for number in range(random.choice([3, 4, 5, 6])):
-        low_us = random.randrange(0, 60)
+        low_us = random.randrange(0, span_us)
         high_us = low_us + random.choice([0, 5, 12, 25])
         stamp = AccuracyInterval((low_us + high_us) // 2, low_us, high_us)
         found.append(Occurrence(random.choice("AABBC"), stamp, {"n": number}))
@@ -49,10 +50,9 @@ def actual(expression: Expression, events: list[Occurrence], random: Random) -> 
 @pytest.mark.parametrize(
     ("expression", "context"),
     [
-        *((each, "chronicle") for each in (seq(A, B), all_of(A, B), seq(A, B, C))),
-        *((each, "recent") for each in (seq(A, B), seq(A, B, C))),
-        *((each, "continuous") for each in (seq(A, B), seq(A, B, C))),
-        (seq(A, B), "cumulative"),
+        (each, context)
+        for context in ("chronicle", "recent", "continuous", "cumulative")
+        for each in (seq(A, B), all_of(A, B), seq(A, B, C))
     ],
     ids=repr,
 )

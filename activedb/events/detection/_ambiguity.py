@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import combinations, starmap
 from typing import TYPE_CHECKING
 
 from activedb.events._choices import Context
+from activedb.events._conjunction import Conjunction
 from activedb.events._occurrence import Occurrence
 from activedb.events.detection._choice import latest
 from activedb.events.detection._entry import Candidate, Entry, constituents, place_of
@@ -40,6 +42,7 @@ class Ambiguity:
         self.group = group
         self.moment = moment
         self.context = Context.UNRESTRICTED if node.times_out else node.chooser.context
+        self._is_conjunction = isinstance(node.expression, Conjunction)
         self._waiting = [
             (o, stages) for o in moment.contemporaries if (stages := self._stages_of(o))
         ]
@@ -62,7 +65,11 @@ class Ambiguity:
         """Return those that are sure to be made, and, in groups, those of which some may be."""
         sure: list[Candidate] = []
         doubtful: list[list[Judged]] = []
+        is_known = self._is_known()
         for rivals in self._rivals(candidates):
+            if not is_known:
+                doubtful.append(rivals)
+                continue
             if self.context in (Context.UNRESTRICTED, Context.CUMULATIVE):
                 best, is_sure = [c for c, _ in rivals], all(certain for _, certain in rivals)
             else:
@@ -94,6 +101,20 @@ class Ambiguity:
                 else:
                     add(self.group.own_doubted(), arrival, journal)
 
+    def _is_known(self) -> bool:
+        """Whether these contexts may choose at all.
+
+        What completes a conjunction, and so what recent, continuous and cumulative choose from,
+        depends on the order of all its events: they choose only if that is known.
+        """
+        if not self._is_conjunction or self.context in (Context.UNRESTRICTED, Context.CHRONICLE):
+            return True
+        found = {id(entry[3]): entry[3] for entries in self.group.taken for entry in entries}
+        found.update((id(o), o) for o, _ in self._waiting)
+        if self.moment.o is not None:
+            found[id(self.moment.o)] = self.moment.o
+        return all(starmap(self._is_order_known, combinations(found.values(), 2)))
+
     # -- among the candidates ------------------------------------------------------------------
 
     def _rivals(self, candidates: list[Judged]) -> Iterator[list[Judged]]:
@@ -103,7 +124,9 @@ class Ambiguity:
         elif self.context is Context.CONTINUOUS:
             by_first: dict[int, list[Judged]] = {}
             for each in candidates:
-                first = min(constituents(each[0]), key=place_of)
+                entries = constituents(each[0])
+                # The first one of a sequence need not have the first reading.
+                first = min(entries, key=place_of) if self._is_conjunction else entries[0]
                 by_first.setdefault(first[2], []).append(each)
             yield from by_first.values()
         elif candidates:
@@ -142,7 +165,10 @@ class Ambiguity:
         )
 
     def _is_ordered(self, a: Entry, b: Entry) -> bool:
-        relation, x, y = self.relation, a[3], b[3]
+        return self._is_order_known(a[3], b[3])
+
+    def _is_order_known(self, x: Occurrence, y: Occurrence) -> bool:
+        relation = self.relation
         if relation.precedes(x, y) or relation.precedes(y, x):
             return True
         return not (relation.may_precede(x, y) or relation.may_precede(y, x))  # exact ones
