@@ -64,9 +64,10 @@ def advanced(subscription: Subscription, us: int, t: Transaction) -> list[Occurr
 
 
 def passed_over(subscription: Subscription, us: int, t: Transaction) -> list[Occurrence]:
-    """What time completes before `us`, if nothing comes of decisions whose order is uncertain.
+    """What time completes before `us`, if nothing comes of what cannot be decided.
 
-    For a rule that is to raise then, and has: its detector goes on behind them. O(what it keeps).
+    That is where the order is uncertain, or a predicate raises: the detector of a rule that has
+    raised goes on behind it, and everything else that it keeps stays. O(what it keeps).
 
     Raises
     ------
@@ -74,12 +75,13 @@ def passed_over(subscription: Subscription, us: int, t: Transaction) -> list[Occ
         If what the detector keeps cannot be written; nothing has changed then.
     """
     rule = subscription.rule
-    # The same detector but for that policy, which is no part of its state.
+    # The same detector but for that, which is no part of its state.
     detector = Detector(
         rule.on,
         name=None if isinstance(rule.on, Query) else rule.name,
         on_uncertain=lambda error: (),
     )
+    detector.forgive()
     state = subscription.state()
     detector.restore(state["detector"])
     if subscription.reads:

@@ -11,7 +11,7 @@ from activedb.engine._letters import Letter
 from activedb.engine._stream_time import StreamTime
 from activedb.engine._triggered import Fed, Triggered, is_systemic
 from activedb.engine._triggering import Triggering
-from activedb.errors import BadEvent, BatchFailed, UncertainOrder
+from activedb.errors import BadEvent, BatchFailed
 from activedb.events import Occurrence
 from activedb.rules import Subscription
 from activedb.streams import Arrival, Refused, Stream
@@ -125,9 +125,8 @@ class STransactions:
         self, t: Transaction, subscription: Subscription, due_us: int, error: Exception
     ) -> list[Triggered]:
         """Go on behind a moment at which a detector has failed; what else was complete then."""
-        if isinstance(error, UncertainOrder):
-            with suppress(BadEvent):  # it keeps something that cannot be written
-                return self._triggering.pass_over(subscription, due_us + 1, t)
+        with suppress(BadEvent):  # it keeps something that cannot be written
+            return self._triggering.pass_over(subscription, due_us + 1, t)
         # It would fail again and again: what the detector keeps is given up.
         subscription.restore(None)
         return self._triggering.advance(subscription, due_us + 1, t)

@@ -13,7 +13,7 @@ from activedb.engine._due_times import DueTimes
 from activedb.engine._letters import Letter
 from activedb.engine._quarantine import failure_of
 from activedb.engine._triggered import SYSTEMIC, Triggered, is_systemic
-from activedb.errors import ActiveDBError, BadEvent, RuleFailed, UncertainOrder
+from activedb.errors import ActiveDBError, BadEvent, RuleFailed
 from activedb.events import Occurrence
 from activedb.rules import Catalog, Subscription
 from activedb.transactions import Forest, Run, Transaction
@@ -232,8 +232,8 @@ class Timekeeper:
     def _give_up(self, t: Transaction, subscription: Subscription, error: Exception) -> None:
         """Go on behind a moment that the detector cannot judge, and leave a dead letter.
 
-        It would fail again and again: what cannot be decided is passed over, and where a predicate
-        fails the detector gives up all that it keeps.
+        It would fail again and again: what cannot be decided is passed over. If what the detector
+        keeps cannot be written, it gives up all of that.
         """
         name = subscription.rule.name
         now_us = self._now_us()
@@ -242,9 +242,8 @@ class Timekeeper:
         letter = Letter.of_event(f"rule {name}", f"time.{due_us}/{t.path}", payload, error)
         self.triggering.keep_letter(t, letter)
         found: list[Triggered] | None = None
-        if isinstance(error, UncertainOrder):
-            with suppress(BadEvent):  # it keeps something that cannot be written
-                found = self.triggering.pass_over(subscription, due_us + 1, t)
+        with suppress(BadEvent):  # it keeps something that cannot be written
+            found = self.triggering.pass_over(subscription, due_us + 1, t)
         if found is None:
             subscription.restore(None)
             found = self.triggering.advance(subscription, due_us + 1, t)

@@ -17,6 +17,7 @@ from activedb.events._primitives import Primitive
 from activedb.events._query import Query
 from activedb.events.detection._build import Builder
 from activedb.events.detection._clocks import Clocks
+from activedb.events.detection._combination import CombinationNode
 from activedb.events.detection._entry import Entry
 from activedb.events.detection._journal import Journal, roll_back
 from activedb.events.detection._network import Network, SharedNode
@@ -188,6 +189,12 @@ class Detector:
         as much, and so do the policies that make what is possible.
         """
         self._shared.keeps_ends = True
+
+    def forgive(self) -> None:
+        """Take predicates over several events that raise for predicates that do not hold."""
+        for node in self._nodes:
+            if isinstance(node, CombinationNode):
+                node.predicates.forgive()
 
     # -- events and time -----------------------------------------------------------------------
 

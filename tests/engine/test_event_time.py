@@ -159,7 +159,7 @@ def test_failing_rule_of_time_ends_the_run_when_asked_to(ledger: Ledger) -> None
     assert ledger.db.stream_run(stream).totals()["events"] == 0
 
 
-def test_reading_that_fails_when_time_completes_gives_up_what_the_rule_keeps(
+def test_reading_that_fails_when_time_completes_costs_only_what_it_was_asked_about(
     ledger: Ledger,
 ) -> None:
     def fails(t: Transaction, parts: Any) -> bool:
@@ -167,9 +167,9 @@ def test_reading_that_fails_when_time_completes_gives_up_what_the_rule_keeps(
 
     follow(ledger, "none", adb.seq(adb.event("A"), ~adb.event("B")).within(5).reading(fails))
     stream = declare(ledger.db)
-    ledger.db.feed(stream, [event("A", 1, n=1), event("A", 20, n=2)])
+    ledger.db.feed(stream, [event("A", 1, n=1), event("A", 2, n=3), event("A", 20, n=2)])
     ledger.db.feed(stream, [], punctuation=at(40))
-    assert ledger.lines() == ["none2 at 25"]
+    assert ledger.lines() == ["none3 at 7", "none2 at 25"]
     (letter,) = ledger.letters()
     assert letter["error"] == "ZeroDivisionError"
 

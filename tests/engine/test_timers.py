@@ -205,6 +205,19 @@ def test_predicate_that_fails_when_time_completes_leaves_a_letter_and_the_rule_g
     assert len(timed.db.dead_letters()) == 1
 
 
+def test_predicate_that_fails_when_time_completes_costs_only_what_it_was_asked_about(
+    timed: Timed,
+) -> None:
+    silence = adb.seq(adb.event("A"), ~adb.event("B"))
+    timed.on("silence", silence.where(lambda parts: 1 / parts["A"].params["x"]).within(5))
+    timed.db.signal("A", x=0)
+    timed.db.signal("A", x=1)  # due at the same moment
+    timed.go_on(1)
+    timed.db.signal("A", x=2)
+    assert timed.go_on(10) == ["silence at 5", "silence at 6"]
+    assert len(timed.db.dead_letters()) == 1
+
+
 def test_reading_is_judged_when_time_completes(timed: Timed) -> None:
     def is_low(t: Transaction, parts: Any) -> bool:
         row = t.get(timed.ledger.accounts, 1)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from activedb.errors import BadEvent
+from activedb.errors import BadEvent, StoreError, TransactionError
 from activedb.events._occurrence import Occurrence
 from activedb.events.detection._entry import Candidate, Entry, leaves
 
@@ -112,6 +112,13 @@ class Predicates:
         self.are_staged = any(self.joining) or any(self.leaving)
         self.is_empty = not (self.are_staged or self.final or self.readings)
 
+    def forgive(self) -> None:
+        """Take one that raises, from now on, for one that does not hold."""
+        self.joining = [[(_forgiving(t), later) for t, later in terms] for terms in self.joining]
+        self.leaving = [list(map(_forgiving, terms)) for terms in self.leaving]
+        self.final = list(map(_forgiving, self.final))
+        self.readings = tuple(map(_forgiving, self.readings))
+
     def check(self, o: Occurrence, name: str) -> None:
         """Raise `BadEvent` if an event of this part lacks an attribute of a term."""
         for attribute_name, old in self.required.get(name, ()):
@@ -157,6 +164,18 @@ class Predicates:
             if not said:
                 return False
         return True
+
+
+def _forgiving(predicate: Callable[..., object]) -> Callable[..., object]:
+    def holds(*args: Any) -> object:
+        try:
+            return predicate(*args)
+        except (TransactionError, StoreError):
+            raise  # nobody has judged anything
+        except Exception:
+            return False
+
+    return holds
 
 
 def parts_of(candidate: Candidate, stages: Sequence[Stage]) -> dict[str, Any]:
