@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from datetime import UTC, date, datetime, timedelta, tzinfo
+from datetime import UTC, date, datetime, tzinfo
 from typing import Any, TypeAlias
 from zoneinfo import ZoneInfo
 
+from activedb.clock import moment_of
 from activedb.errors import ConfigurationError
 
 __all__ = ["NUMBER", "UNITS", "WHOLE", "Clock", "clock_of", "iso_clock", "zone_of"]
@@ -20,7 +21,6 @@ Moment: TypeAlias = int | float | datetime
 Clock: TypeAlias = Callable[[Any], Moment]
 """From a value of the time column to a time; raises ValueError or TypeError if it is none."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DATES_FROM_S = 10**8  # smaller times are counted from a beginning of their own, not from 1970
 
 
@@ -129,8 +129,8 @@ def _numbered(per_second: int) -> Clock:
         if per_second == 1 and abs(number) < _DATES_FROM_S:
             return number
         if isinstance(number, int):
-            return _EPOCH + timedelta(microseconds=number * 1_000_000 // per_second)
-        return _EPOCH + timedelta(microseconds=round(number / per_second * 1_000_000))
+            return moment_of(number * 1_000_000 // per_second)
+        return moment_of(round(number / per_second * 1_000_000))
 
     return read
 

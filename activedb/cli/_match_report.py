@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,6 +18,7 @@ from rich.text import Text
 
 from activedb.analysis import printable
 from activedb.cli._matching import Figures
+from activedb.clock import moment_of
 from activedb.errors import ConfigurationError
 from activedb.events import Occurrence
 
@@ -29,7 +30,6 @@ _WIDTH = 10_000  # without a terminal lines are as long as they are
 _ELEMENTS_SHOWN = 3
 _PARAMS_SHOWN = 8
 _STDOUT = Path("-")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class MatchReport:
@@ -209,7 +209,7 @@ class MatchReport:
         return self._date(us).isoformat()
 
     def _date(self, us: int) -> datetime:
-        return (_EPOCH + timedelta(microseconds=us)).astimezone(self._zone)
+        return moment_of(us).astimezone(self._zone)
 
     def _when(self, us: int, near: int | None = None) -> str:
         """A time for people, without the date if it is that of `near`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from activedb.clock._drifting import DriftingClock
+from activedb.clock._epoch import in_microseconds, moment_of, timedelta_us
 from activedb.clock._fixed import FixedErrorClock
 from activedb.clock._kernel import KernelClock
 from activedb.clock._protocol import Clock, ClockSource, ClockStatus, Reading
@@ -19,4 +20,7 @@ __all__ = [
     "Reading",
     "SimulatedClock",
     "SystemClock",
+    "in_microseconds",
+    "moment_of",
+    "timedelta_us",
 ]

@@ -6,7 +6,8 @@ import random
 import threading
 from fractions import Fraction
 
-from activedb.clock._protocol import ClockStatus, Reading, in_microseconds
+from activedb.clock._epoch import in_microseconds
+from activedb.clock._protocol import ClockStatus, Reading
 from activedb.clock._simulated import SimulatedClock
 from activedb.errors import ConfigurationError
 

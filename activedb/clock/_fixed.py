@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from activedb.clock._protocol import Clock, ClockStatus, Reading, in_microseconds
+from activedb.clock._epoch import in_microseconds
+from activedb.clock._protocol import Clock, ClockStatus, Reading
 from activedb.errors import ConfigurationError
 
 __all__ = ["FixedErrorClock"]

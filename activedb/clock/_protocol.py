@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import Enum
 from typing import Protocol
 
@@ -72,12 +72,3 @@ class ClockSource(Protocol):
     def read(self) -> Reading:
         """Return the time now, with its error."""
         ...
-
-
-def in_microseconds(moment: datetime) -> int:
-    """Return `moment`, which is aware, in microseconds since the epoch, exactly."""
-    return (moment - _EPOCH) // _MICROSECOND
-
-
-_EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
-_MICROSECOND = timedelta(microseconds=1)

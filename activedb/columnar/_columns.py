@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from activedb.clock import moment_of
 from activedb.columnar._arrow import pa, pc
 from activedb.errors import BadEvent
 from activedb.events import Occurrence
@@ -18,7 +18,6 @@ __all__ = ["ABSENT", "EventColumns", "Ints"]
 
 Ints = npt.NDArray[np.int64]
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _PARAM_PREFIX: Final = "p_"  # of the columns of an atomic batch
 
 
@@ -243,7 +242,7 @@ class EventColumns:
                 for name, values in columns.items()
                 if (value := values[place]) is not ABSENT
             }
-            when = _EPOCH + timedelta(microseconds=us)
+            when = moment_of(us)
             made.append(Occurrence(self.keys[code][1], when, params, id=ids[place]))
         return made
 

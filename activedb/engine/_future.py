@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import math
-from datetime import UTC, datetime, timedelta
 
-from activedb.clock import Clock
+from activedb.clock import Clock, in_microseconds, moment_of
 from activedb.errors import BadEvent
 
 __all__ = ["FutureLimit"]
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 
 
 class FutureLimit:
@@ -50,7 +46,7 @@ class FutureLimit:
         if self._max_us is None:
             return
         now = self._clock.now()
-        if low_us - (now - _EPOCH) // _MICROSECOND <= self._max_us:
+        if low_us - in_microseconds(now) <= self._max_us:
             return
         raise BadEvent(
             f"{what} is of {_shown(low_us)} at the earliest, but it is {now.isoformat()} here, and "
@@ -62,6 +58,6 @@ class FutureLimit:
 
 def _shown(us: int) -> str:
     try:
-        return (_EPOCH + timedelta(microseconds=us)).isoformat()
+        return moment_of(us).isoformat()
     except OverflowError:
         return f"{us} µs after 1970"

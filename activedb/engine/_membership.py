@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from activedb.clock import Clock
+from activedb.clock import Clock, in_microseconds
 from activedb.engine._future import FutureLimit
 from activedb.errors import BadEvent, ConfigurationError, ProducerSilent
 from activedb.events import AccuracyInterval, Occurrence, Producers
@@ -19,7 +18,6 @@ __all__ = ["Changes", "Membership"]
 Changes = Mapping[str, tuple[int, Mapping[str, Any] | None]]
 """Producers to be written, by name: the place, and what is known; None: it has gone."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NAME_MAX = 200  # characters of the column
 
 
@@ -164,7 +162,7 @@ class Membership:
             self._producers.note_stable(us)
 
     def _now_us(self) -> int:
-        return (self._clock.now() - _EPOCH) // timedelta(microseconds=1)
+        return in_microseconds(self._clock.now())
 
     # -- state -----------------------------------------------------------------------------
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from activedb.clock import moment_of
 from activedb.engine._letters import Letter
 from activedb.engine._stream_time import StreamTime
 from activedb.engine._triggered import Fed, Triggered, is_systemic
@@ -18,8 +18,6 @@ from activedb.streams import Arrival, Refused, Stream
 from activedb.transactions import Transaction
 
 __all__ = ["STransactions"]
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class STransactions:
@@ -52,11 +50,11 @@ class STransactions:
         They occur at `us`, the punctuation that had been reached when they came.
         """
         name = self._stream.name
-        now = _moment(us)
+        now = moment_of(us)
         letters = []
         for arrival in late if self._triggering.catalog.listening_to(("late", name), t) else ():
             o = arrival.occurrence
-            when = o.timestamp if o.stamp is None else _moment(o.us)
+            when = o.timestamp if o.stamp is None else moment_of(o.us)
             params = {"type": o.name, "timestamp": when, "id": o.id}
             identity = f"late.{arrival.batch_id}.{arrival.position}"
             raised = Occurrence(name, now, {**params, "params": dict(o.params)}, kind="late")
@@ -80,7 +78,7 @@ class STransactions:
                 triggered = self._passed(t, subscription, due_us, error)
             try:
                 if triggered:
-                    self._run_rules(t, triggered, label=identity, timestamp=_moment(due_us))
+                    self._run_rules(t, triggered, label=identity, timestamp=moment_of(due_us))
             except Exception as error:
                 if is_systemic(error, t):
                     raise
@@ -134,7 +132,7 @@ class STransactions:
     def _failed_at(self, us: int, rule: str, identity: str, error: Exception) -> Letter:
         if self.fail_fast:
             raise BatchFailed(
-                f"stream {self._stream.name}: rule {rule} at {_moment(us)}: {error}"
+                f"stream {self._stream.name}: rule {rule} at {moment_of(us)}: {error}"
             ) from error
         payload = {"rule": rule, "us": us}
         return Letter.of_event(self._stream.name, identity, payload, error)
@@ -146,7 +144,3 @@ class STransactions:
             t.run_child(
                 lambda s: self._triggering.trigger(s, triggered), label=label, timestamp=timestamp
             )
-
-
-def _moment(us: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=us)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from activedb.clock import Clock
+from activedb.clock import Clock, in_microseconds, moment_of
 from activedb.engine._due_times import DueTimes
 from activedb.engine._letters import Letter
 from activedb.engine._quarantine import failure_of
@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["Timekeeper"]
 
 _LOG = logging.getLogger(__name__)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
-_LAST_US = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+_LAST_US = in_microseconds(datetime.max.replace(tzinfo=UTC))
 _AGAIN_AFTER_US = 1_000_000  # what others were in the way of
 
 
@@ -132,7 +130,7 @@ class Timekeeper:
             self._start_due()
             firsts = (self._due.first_us(), self._expiring.first_us())
             found = [us for us in firsts if us is not None]
-            moment = _moment(min(*found, _LAST_US)) if found else None
+            moment = moment_of(min(*found, _LAST_US)) if found else None
             self._clock.wait_until(moment, self._woken)
 
     def _start_due(self) -> None:
@@ -258,7 +256,7 @@ class Timekeeper:
         label = f"time.{o.us}"
         try:
             t.run_child(
-                lambda s: self.triggering.trigger(s, [item]), label=label, timestamp=_moment(o.us)
+                lambda s: self.triggering.trigger(s, [item]), label=label, timestamp=moment_of(o.us)
             )
         except Exception as error:
             if is_systemic(error, t):
@@ -297,8 +295,4 @@ class Timekeeper:
         self._launcher.aside(f"expiry of rule {subscription.rule.name}", forget)
 
     def _now_us(self) -> int:
-        return (self._clock.now() - _EPOCH) // _MICROSECOND
-
-
-def _moment(us: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=us)
+        return in_microseconds(self._clock.now())

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from activedb.clock import timedelta_us
 from activedb.errors import PatternError
-from activedb.events._timestamps import seconds_us, timedelta_us
+from activedb.events._timestamps import seconds_us
 
 if TYPE_CHECKING:
     from activedb.events._conjunction import Conjunction

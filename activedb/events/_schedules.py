@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
+from activedb.clock import in_microseconds, moment_of
 from activedb.errors import PatternError
 from activedb.events._primitives import seconds_text
-from activedb.events._timestamps import timedelta_us
 
 __all__ = ["At", "Cron", "Every", "Schedule"]
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Schedule(ABC):
@@ -47,7 +45,7 @@ class At(Schedule):
 
     @property
     def text(self) -> str:
-        return f"AT '{_moment(self.us).isoformat()}'"
+        return f"AT '{moment_of(self.us).isoformat()}'"
 
     def next_us(self, after_us: int) -> int | None:
         return self.us if self.us > after_us else None
@@ -121,10 +119,6 @@ class Cron(Schedule):
 
     def next_us(self, after_us: int) -> int | None:
         # cronsim counts whole seconds, from after the one it is given.
-        start = _moment(after_us).astimezone(ZoneInfo(self.zone)).replace(microsecond=0)
+        start = moment_of(after_us).astimezone(ZoneInfo(self.zone)).replace(microsecond=0)
         found = next(CronSim(self.expression, start), None)
-        return None if found is None else timedelta_us(found - _EPOCH)
-
-
-def _moment(us: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=us)
+        return None if found is None else in_microseconds(found)

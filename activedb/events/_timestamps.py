@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
+from activedb.clock import in_microseconds
 from activedb.errors import BadEvent
 from activedb.events._accuracy import FIRST_US, LAST_US, AccuracyInterval
 
-__all__ = ["Timestamp", "microseconds", "seconds_us", "timedelta_us"]
+__all__ = ["Timestamp", "microseconds", "seconds_us"]
 
 Timestamp = int | float | datetime | AccuracyInterval
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND_US = 1_000_000
-_DAY_US = 86_400 * _SECOND_US
 # A duration longer than a bigint column holds is none that anybody means.
 _LIMIT_US = 2**63
-
-
-def timedelta_us(delta: timedelta) -> int:
-    """Return `delta` in microseconds, exactly."""
-    return delta.days * _DAY_US + delta.seconds * _SECOND_US + delta.microseconds
 
 
 def seconds_us(seconds: int | float) -> int | None:
@@ -66,7 +60,7 @@ def microseconds(timestamp: Timestamp) -> int:
                 f"the timestamp {timestamp!r} is naive: say which time zone it is in, for example "
                 "with .replace(tzinfo=datetime.UTC)"
             )
-        return timedelta_us(timestamp - _EPOCH)
+        return in_microseconds(timestamp)
     us = seconds_us(timestamp)
     if us is None or not FIRST_US <= us <= LAST_US:
         raise BadEvent(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
+from activedb.clock import moment_of
 from activedb.errors import BadEvent
 from activedb.events import (
     Occurrence,
@@ -21,8 +22,6 @@ from activedb.streams._batch import PARAM_PREFIX, AtomicBatch
 from activedb.streams._declaration import Stream
 
 __all__ = ["Arrival", "Arrivals", "Refused", "of_batch", "of_occurrences"]
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +76,7 @@ class Arrival:
         stamp = record.get("stamp")
         params = decode_params(record["params"])
         when: Timestamp
-        if stamp is None:
-            when = _EPOCH + timedelta(microseconds=record["us"])
-        else:
-            when = decode_timestamp(stamp)
+        when = moment_of(record["us"]) if stamp is None else decode_timestamp(stamp)
         o = Occurrence(record["type"], when, params, id=record["event_id"])
         return cls(o, record["batch_id"], record["position"])
 
@@ -185,7 +181,7 @@ def _events(
             problem = "the timestamp is missing or cannot be parsed"
         if problem is None:
             try:
-                when = _EPOCH + timedelta(microseconds=us)
+                when = moment_of(us)
                 o = _keepable(Occurrence(kind, when, params, id=event_id))
                 check(o)
                 yield o

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from activedb.clock import moment_of
 from activedb.events._accuracy import AccuracyInterval
 from activedb.events._occurrence import Occurrence
 from activedb.events._timestamps import Timestamp, seconds_us
@@ -32,8 +32,6 @@ Bound = Entry | tuple[Entry, ...] | None
 """What stands for a part in a candidate: of a Kleene part a tuple, of one left out None."""
 Candidate = tuple[Any, ...]
 """One `Bound` for each positive part, in the order in which they are written."""
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def constituents(candidate: Candidate) -> list[Entry]:
@@ -78,6 +76,6 @@ def timestamp_at(us: int, like: Timestamp | None) -> Timestamp:
         if seconds_us(seconds) == us:  # else a float cannot tell it
             return seconds
     try:
-        return _EPOCH + timedelta(microseconds=us)
+        return moment_of(us)
     except OverflowError:
         return AccuracyInterval(us, us, us)

@@ -9,9 +9,9 @@ from decimal import Decimal
 from math import isfinite
 from typing import Any
 
+from activedb.clock import timedelta_us
 from activedb.errors import PatternError
 from activedb.events._primitives import seconds_text
-from activedb.events._timestamps import timedelta_us
 from activedb.events.terms._precedence import ATOM
 from activedb.events.terms._term import Compiled, Term, Value
 

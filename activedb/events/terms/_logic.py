@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -128,8 +129,9 @@ class Not(Term):
 class NegatedInside(Term):
     """A test that is negated inside: IS NOT NULL, NOT IN, NOT BETWEEN, NOT LIKE."""
 
+    @abstractmethod
     def _test_text(self, negation: str) -> str:
-        raise NotImplementedError
+        """Return how it is written, with `negation` (``NOT`` or nothing) at its place."""
 
     def _text(self) -> tuple[str, int]:
         return self._test_text(""), COMPARISON
