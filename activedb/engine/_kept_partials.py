@@ -38,7 +38,7 @@ class KeptPartials:
     ----------
     rows : DetectorRows
     lines : TimeLines
-        Rules that follow a stream's time are the stream's affair.
+        Rules that follow a stream's time are the stream's affair, but for signals beside it.
     counters : Counters
         Counts ``partials_not_durable``: events with values that cannot be written.
     """
@@ -69,12 +69,18 @@ class KeptPartials:
         whole: dict[str, Subscription] = {}
         rows: list[dict[str, Any]] = []
         newest: dict[Subscription, int] = {}
-        for item in fed if self._rows.is_durable else ():
+        beside: dict[str, dict[str, Subscription]] = {}
+        for item in fed:
             subscription = item.subscription
             name = subscription.rule.name
             if name in gone and not subscription.shares_detector(gone[name]):
                 continue
-            if self._lines.stream_of(subscription) is not None:
+            stream = self._lines.stream_of(subscription)
+            if stream is not None:
+                if subscription.is_exclusive and not t.hierarchy.run.is_batch:
+                    beside.setdefault(stream, {})[name] = subscription
+                continue
+            if not self._rows.is_durable:
                 continue
             if subscription.is_exclusive:
                 whole[name] = subscription
@@ -83,7 +89,7 @@ class KeptPartials:
             newest[subscription] = max(newest.get(subscription, us), us)
             rows += self._row(item)
         trims = self._due_trims(newest)
-        if not (whole or rows or gone or trims):
+        if not (whole or rows or gone or trims or beside):
             return
 
         def write(connection: Any) -> None:
@@ -93,6 +99,9 @@ class KeptPartials:
                 self._rows.add(connection, rows)
             if whole:
                 self._write(connection, whole.values())
+            for stream, found in beside.items():
+                # The stream's next part begins from here.
+                self._write(connection, found.values(), stream)
             if trims:
                 self._rows.trim(connection, trims)
 
@@ -171,7 +180,10 @@ class KeptPartials:
             }
         ]
 
-    def _write(self, connection: Any, subscriptions: Iterable[Subscription]) -> None:
+    def _write(
+        self, connection: Any, subscriptions: Iterable[Subscription], stream: str | None = None
+    ) -> None:
+        """Write whole states, as this process's own or as those of a stream."""
         states, unwritable = {}, []
         for subscription in subscriptions:
             name = subscription.rule.name
@@ -180,8 +192,10 @@ class KeptPartials:
             except BadEvent:
                 self._counters.add("partials_not_durable")
                 unwritable.append(name)
-        if states:
+        if states and stream is None:
             self._rows.write(connection, states)
+        elif states and stream is not None:
+            self._rows.write_of_stream(connection, stream, states)
         if unwritable:
             # An older state would tell that what has been used up since can still be used.
             self._rows.forget(connection, unwritable)

@@ -116,7 +116,7 @@ class StreamParts:
         self, t: Transaction, entry: LedgerEntry, chunk: list[Arrival], arrivals: Arrivals
     ) -> None:
         state, each = self._state, self._s_transactions
-        self._time.take_back()  # what an earlier try has fed
+        self._time.take_back(t)  # what an earlier try has fed
         letters = [each.refuse(entry.batch_id, refused) for refused in arrivals.refused]
         letters += each.offer_late(t, arrivals.late, state.punctuation_us or 0)
         dead: list[Arrival] = []
@@ -139,7 +139,7 @@ class StreamParts:
         ]
         late = [arrival.record() for arrival in arrivals.late]
         final = replace(entry, dead=len(letters))
-        states = self._written = self._time.changed_states()
+        states = self._written = self._time.changed_states(t)
         joined = self._joined = {} if self._membership is None else self._membership.changes()
 
         def write(connection: Any) -> None:

@@ -87,15 +87,13 @@ class StreamTime:
 
     # -- states ----------------------------------------------------------------------------
 
-    def changed_states(self) -> dict[str, tuple[str, dict[str, Any]]]:
-        """States to be written with a part: rule to (event, state); see `write`.
+    def changed_states(self, t: Transaction) -> dict[str, tuple[str, dict[str, Any]]]:
+        """States to be written with the part `t`: rule to (event, state); see `write`.
 
         O(what the rules that were fed keep).
         """
         found = {}
-        for subscription in self._whole():
-            if not subscription.is_changed:
-                continue
+        for subscription in self._locked(t):
             name = subscription.rule.name
             try:
                 state = (subscription.event, subscription.state())
@@ -117,9 +115,12 @@ class StreamTime:
         for subscription in self._whole():
             subscription.written()
 
-    def take_back(self) -> None:
-        """Go back to the states of the last part: what was fed since has come to nothing."""
-        changed = [s for s in self._whole() if s.is_changed]
+    def take_back(self, t: Transaction) -> None:
+        """Go back to the states that are committed: what an earlier try has fed is nothing.
+
+        They are those of the last part, or of a signal that was raised beside the stream since.
+        """
+        changed = self._locked(t)
         if changed:
             self._restore(changed)
 
@@ -152,6 +153,16 @@ class StreamTime:
     def _whole(self) -> list[Subscription]:
         """Rules whose states are written."""
         return [s for s in self.rules() if not s.is_replayable]
+
+    def _locked(self, t: Transaction) -> list[Subscription]:
+        """Rules whose states may have changed, their detectors locked by the part `t`.
+
+        So that no signal beside the stream has fed one and not committed yet.
+        """
+        changed = [s for s in self._whole() if s.is_changed]
+        for subscription in changed:
+            t.lock_detector(subscription.rule.name)
+        return changed
 
     def _follows(self, subscription: Subscription) -> bool:
         return self._lines.stream_of(subscription) == self._stream.name

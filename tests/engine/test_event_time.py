@@ -290,3 +290,36 @@ def test_disordered_stream_in_batches_gives_what_the_whole_in_order_gives(
         expected = [(o.us, [(c.us, c.id) for c in o.constituents]) for o in detected(on, events)]
         assert seen[name] == expected, name
         assert expected, name
+
+
+def test_signal_beside_the_stream_is_kept_by_rules_that_follow_it(ledger: Ledger) -> None:
+    follow(ledger, "none", adb.seq(adb.event("A"), ~adb.event("B")).within(5))
+    pairs = adb.seq(adb.event("A"), adb.event("C")).context("chronicle")
+    follow(ledger, "pair", pairs)
+    stream = declare(ledger.db)
+    ledger.db.feed(stream, [event("A", 1, n=1)], punctuation=at(2))
+    ledger.db.signal("A", timestamp=at(3), n=3)
+    with pytest.raises(ZeroDivisionError), ledger.db.transaction():
+        ledger.db.signal("A", timestamp=at(4), n=4)
+        raise ZeroDivisionError
+    ledger.db.feed(stream, [event("C", 7, n=7), event("C", 10, n=10), event("C", 20, n=20)])
+    assert ledger.lines() == ["none1 at 6", "pair17 at 7", "none3 at 8", "pair310 at 10"]
+
+
+def test_signal_beside_the_stream_is_kept_over_a_restart(where: Place) -> None:
+    if where.is_memory:
+        pytest.skip("memory keeps nothing")
+
+    def opened() -> tuple[Ledger, adb.Stream]:
+        ledger = open_ledger(where.open())
+        pairs = adb.seq(adb.event("A"), adb.event("C")).context("chronicle")
+        follow(ledger, "pair", pairs)
+        return ledger, declare(ledger.db)
+
+    ledger, stream = opened()
+    ledger.db.feed(stream, [event("A", 1, n=1)], punctuation=at(2))
+    ledger.db.signal("A", timestamp=at(3), n=3)
+    ledger.db.close()
+    ledger, stream = opened()
+    ledger.db.feed(stream, [event("C", 7, n=7), event("C", 10, n=10)])
+    assert ledger.lines() == ["pair17 at 7", "pair310 at 10"]
