@@ -45,6 +45,7 @@ attached as ``__cause__``::
         │   └── PartialsExceeded      a pattern keeps as many events as it may, and refuses more
         ├── ProducerSilent            a producer has not been heard of for too long
         ├── StreamFull                as many events as may wait for a producer do so
+        ├── AccessError               an s-transaction accessed what it must not
         ├── BatchFailed               a batch stopped at an offending event, as asked
         └── FeedFailed                the source of a stream failed
 """
@@ -56,6 +57,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 __all__ = [
+    "AccessError",
     "ActiveDBError",
     "BadEvent",
     "BatchFailed",
@@ -260,6 +262,17 @@ class CycleLimitExceeded(TransactionError):
 class StoreError(ActiveDBError):
     """Something about stored rows or the server that keeps them."""
 
+    def during(self, what: str) -> Self:
+        """The same error, saying in which statement or rule it was raised.
+
+        One that only repeats another, as the transaction takes no more, is about none of them.
+        """
+        if isinstance(self.__cause__, StoreError):
+            return self
+        other = self.again().with_traceback(self.__traceback__)
+        other.args = (f"{self}; {' '.join(what.split())}",)
+        return other
+
 
 class RowExists(StoreError):
     """An insert of a key that is there already."""
@@ -341,6 +354,10 @@ class ConnectionLost(StoreError):
         super().__init__(message)
         self.committed = committed
 
+    def during(self, what: str) -> Self:
+        """The error itself: it is about whatever ran then."""
+        return self
+
 
 class RuleError(ActiveDBError):
     """Something about the execution of a rule."""
@@ -415,6 +432,10 @@ class ProducerSilent(StreamError):
 
 class StreamFull(StreamError):
     """As many events as may wait until they are stable do so; nothing of the feed was taken."""
+
+
+class AccessError(StreamError):
+    """An s-transaction accessed what it must not: no key, or outside what it declared."""
 
 
 class BatchFailed(StreamError):

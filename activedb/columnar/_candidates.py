@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from activedb.columnar._contexts import CHRONICLE, CONTINUOUS, RECENT
-from activedb.columnar._jit import jit
+from activedb.compiler import jit
 
 __all__ = ["candidate_room", "choose", "in_order", "together"]
 

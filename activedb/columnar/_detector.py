@@ -9,11 +9,11 @@ import numpy as np
 from activedb.columnar._columns import EventColumns, Ints, Table
 from activedb.columnar._contexts import CUMULATIVE
 from activedb.columnar._engines import engine_for
-from activedb.columnar._jit import check_compiler
 from activedb.columnar._keys import KeyNumbers
 from activedb.columnar._matches import Chunk, Matches
 from activedb.columnar._plan import Listener, Plan, plan_of
 from activedb.columnar._programs import Program, Programs, why_no_program
+from activedb.compiler import check_compiler
 from activedb.errors import BadEvent
 from activedb.events.terms import Term
 
@@ -59,7 +59,7 @@ class ColumnarDetector:
 
     def __init__(self, expression: Expression, *, name: str | None = None):
         self._plan: Plan = plan_of(expression)
-        check_compiler()
+        check_compiler("detection in columns", "detector_for()")
         self.expression = expression
         self.horizon_us = self._plan.expression.window_us
         self._name = name or self._plan.name

@@ -9,8 +9,8 @@ import numpy as np
 
 from activedb.columnar._columns import EventColumns, Ints, Table
 from activedb.columnar._detector import ColumnarDetector, checked_place
-from activedb.columnar._jit import has_compiler
 from activedb.columnar._plan import supports
+from activedb.compiler import has_compiler
 from activedb.events import Detector, Occurrence
 
 if TYPE_CHECKING:

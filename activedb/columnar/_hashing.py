@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from activedb.columnar._jit import jit
+from activedb.compiler import jit
 
 __all__ = ["number_all"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from activedb.columnar._jit import jit
+from activedb.compiler import jit
 
 __all__ = ["is_true"]
 

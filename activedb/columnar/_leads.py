@@ -7,7 +7,7 @@ from typing import Any
 import numpy.typing as npt
 
 from activedb.columnar._contexts import CHRONICLE, CONTINUOUS
-from activedb.columnar._jit import jit
+from activedb.compiler import jit
 
 __all__ = [
     "LINKS",

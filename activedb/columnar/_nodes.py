@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from activedb.columnar._contexts import NEVER_US
-from activedb.columnar._jit import jit
 from activedb.columnar._judging import is_true
+from activedb.compiler import jit
 
 __all__ = [
     "AT_US",

@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from activedb.columnar._candidates import candidate_room, choose, in_order, together
 from activedb.columnar._contexts import CHRONICLE, CONTINUOUS, CUMULATIVE
-from activedb.columnar._jit import jit
 from activedb.columnar._nodes import (
     AT_US,
     FIRST_US,
@@ -30,6 +29,7 @@ from activedb.columnar._nodes import (
     floor_of,
     write_node,
 )
+from activedb.compiler import jit
 
 __all__ = ["run_runs"]
 

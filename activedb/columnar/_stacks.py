@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from activedb.columnar._contexts import CHRONICLE, CONTINUOUS, CUMULATIVE, NEVER_US, RECENT
-from activedb.columnar._jit import jit
 from activedb.columnar._leads import (
     LINKS,
     ROW,
@@ -27,6 +26,7 @@ from activedb.columnar._leads import (
     gather,
     only_reached,
 )
+from activedb.compiler import jit
 
 __all__ = ["run_stacks"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from activedb.columnar._jit import forget_old_code
+from activedb.compiler import forget_old_code
 
 
 def test_forget_old_code_removes_what_was_compiled_before_any_file_was_changed(

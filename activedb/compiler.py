@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,12 +26,20 @@ def has_compiler() -> bool:
     return njit is not None
 
 
-def check_compiler() -> None:
-    """Raise `ConfigurationError` unless numba is installed."""
+def check_compiler(what: str, instead: str) -> None:
+    """Raise `ConfigurationError` unless numba is installed.
+
+    Parameters
+    ----------
+    what : str
+        What is compiled.
+    instead : str
+        What does without it.
+    """
     if not has_compiler():
         raise ConfigurationError(
-            "detection in columns is compiled by numba, which is not installed: pip install "
-            "'activedb[columnar]', or use detector_for(), which does without it"
+            f"{what} is compiled by numba, which is not installed: pip install "
+            f"'activedb[columnar]', or use {instead}, which does without it"
         )
 
 
@@ -38,6 +47,7 @@ def jit(function: F) -> F:
     """Compile on the first call; the code runs without the interpreter's lock, and is kept."""
     if njit is None:
         return function  # never called: see check_compiler
+    _forget_old_code_once(Path(function.__code__.co_filename).parent)
     compiled: F
     try:
         compiled = njit(nogil=True, cache=True)(function)
@@ -59,4 +69,4 @@ def forget_old_code(folder: Path) -> None:
                 index.unlink(missing_ok=True)
 
 
-forget_old_code(Path(__file__).parent)
+_forget_old_code_once = cache(forget_old_code)

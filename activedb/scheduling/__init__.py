@@ -1,0 +1,32 @@
+"""Stream transactions: programs over shared tables, and the schedulers. See README.md."""
+
+from activedb.scheduling._access import Access
+from activedb.scheduling._body import View
+from activedb.scheduling._operations import Abort, Operation
+from activedb.scheduling._program import Program
+from activedb.scheduling._run import ProgramRun, Refusal, Results
+from activedb.scheduling._s_transactions import At, Outcome, STransaction
+from activedb.scheduling._scheduler import Scheduler, SerialOrder
+from activedb.scheduling._state import State, Versions
+from activedb.scheduling._tables import REMOVED, Ref, SharedTable
+
+__all__ = [
+    "REMOVED",
+    "Abort",
+    "Access",
+    "At",
+    "Operation",
+    "Outcome",
+    "Program",
+    "ProgramRun",
+    "Ref",
+    "Refusal",
+    "Results",
+    "STransaction",
+    "Scheduler",
+    "SerialOrder",
+    "SharedTable",
+    "State",
+    "Versions",
+    "View",
+]

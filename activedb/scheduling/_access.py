@@ -1,0 +1,79 @@
+"""What a state access makes: the operations of one s-transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from activedb.errors import DefinitionError
+from activedb.scheduling._operations import Operation, Read, Write
+from activedb.scheduling._tables import Ref
+
+__all__ = ["Access"]
+
+
+class Access:
+    """Takes the operations of one s-transaction; handed to a program's state access.
+
+    Nothing is read or written while it does; the operations run later, in an order that the
+    scheduler chooses, and give what the serial order would.
+    """
+
+    __slots__ = ("operations",)
+
+    def __init__(self) -> None:
+        self.operations: list[Operation] = []
+
+    def read(
+        self, *sources: Ref, function: Callable[..., Any] | None = None, args: Any = ()
+    ) -> None:
+        """READ: the result is the value of `sources`, a tuple of several, or a function of them.
+
+        Parameters
+        ----------
+        *sources : Ref
+            A key, a window of one, a range, or a computed key.
+        function : callable, optional
+            ``function(*values, *args)`` is the result.
+        args : tuple, optional
+        """
+        for source in sources:
+            _check_ref(source)
+        if not sources:
+            raise DefinitionError("READ takes what is to be read, such as accounts[7]")
+        self.operations.append(Read(sources, function, tuple(args)))
+
+    def write(
+        self,
+        target: Ref,
+        function: Callable[..., Any],
+        *args: Any,
+        reads: tuple[Ref, ...] | None = None,
+    ) -> None:
+        """WRITE: `target` gets what ``function(*values of reads, *args)`` gives; None aborts.
+
+        Parameters
+        ----------
+        target : Ref
+            A key, or a computed one.
+        function : callable
+            It may raise `Abort`, too.
+        *args : object
+            Given to the function after the values.
+        reads : tuple of Ref, optional
+            By default `target` alone.
+        """
+        _check_ref(target)
+        if target.window_us is not None or hasattr(target.key, "low"):
+            raise DefinitionError(f"{target!r} is read, not written: one key at a time is written")
+        if not callable(function):
+            raise DefinitionError(f"WRITE of {target!r} takes a function, not {function!r}")
+        sources = (target,) if reads is None else tuple(reads)
+        for source in sources:
+            _check_ref(source)
+        self.operations.append(Write(target, sources, function, args))
+
+
+def _check_ref(ref: object) -> None:
+    if not isinstance(ref, Ref):
+        raise DefinitionError(f"what is accessed is written accounts[7], and is not {ref!r}")

@@ -1,0 +1,163 @@
+"""Programs: what s-transactions a stream's events trigger, and what comes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from activedb.errors import DefinitionError
+from activedb.scheduling._access import Access
+from activedb.scheduling._body import Body
+from activedb.scheduling._derivation import derived
+from activedb.scheduling._operations import Operation
+from activedb.scheduling._s_transactions import Outcome
+from activedb.scheduling._tables import Parameter, Ref, SharedTable
+
+__all__ = ["Program"]
+
+Params = Mapping[str, Any]
+StateAccess = Callable[[Params, Access], None]
+Refs = Callable[[Params], Iterable[Ref]]
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Program:
+    """An operator over shared tables, in three steps (Mao et al., section 7.1).
+
+    *Pre-processing* makes parameters of an event, or drops it; the *state access* of the event's
+    type makes operations of the parameters; *post-processing* makes an output of their results.
+
+    Parameters
+    ----------
+    name : str
+    tables : iterable of SharedTable
+        All that it may access.
+
+    Examples
+    --------
+    >>> import operator
+    >>> accounts = SharedTable("accounts", key=str, initial=0)
+    >>> bank = Program("bank", [accounts])
+    >>> @bank.on("DEPOSIT")
+    ... def deposit(e, access):
+    ...     access.write(accounts[e["account"]], operator.add, e["amount"])
+    >>> @bank.transaction("CLOSE", reads=lambda e: [accounts[e["account"]]])
+    ... def close(t, e):
+    ...     return t.read(accounts[e["account"]])
+    """
+
+    def __init__(self, name: str, tables: Iterable[SharedTable]):
+        if not isinstance(name, str) or not name:
+            raise DefinitionError(f"a program needs a name, a non-empty string, not {name!r}")
+        self.name = name
+        self.tables = tuple(tables)
+        for table in self.tables:
+            if not isinstance(table, SharedTable):
+                raise DefinitionError(f"program {name}: {table!r} is no SharedTable")
+        self._accesses: dict[str, StateAccess] = {}
+        self._pre: Callable[[str, Params], Params | None] = lambda type_, params: params
+        self._post: Callable[[str, Params, Outcome], Any] = lambda type_, params, outcome: None
+        self.post_processes = False
+
+    # -- definition ------------------------------------------------------------------------------
+
+    def on(self, type_: str) -> Callable[[F], F]:
+        """Define the state access for events of a type: ``function(e, access)``.
+
+        `e` is the mapping of parameters, `access` an `Access`. It must not depend on anything but
+        `e`. If it only hands values of `e` on, without looking at them, it is called once with
+        `Parameter` objects instead, and the program can run in columns.
+        """
+
+        def define(function: F) -> F:
+            self._define(type_, function)
+            return function
+
+        return define
+
+    def transaction(
+        self,
+        type_: str,
+        *,
+        reads: Refs | None = None,
+        writes: Refs | None = None,
+    ) -> Callable[[F], F]:
+        """Define the short form for events of a type: ``function(t, e)``, see `View`.
+
+        Parameters
+        ----------
+        type_ : str
+        reads, writes : callable, optional
+            ``reads(e)`` gives the references that it may read at most, `writes` those that it may
+            write (and read). If neither is given they are derived from the function's source: a key
+            that cannot be told from `e` alone stands for the whole table.
+        """
+
+        def define(function: F) -> F:
+            sets = (reads, writes)
+            if reads is None and writes is None:
+                sets = derived(function, self.tables)
+
+            def access(e: Params, access: Access) -> None:
+                may_read, may_write = (() if refs is None else tuple(refs(e)) for refs in sets)
+                access.operations.append(Body(function, e, may_read, may_write))
+
+            access.__name__ = getattr(function, "__name__", "transaction")
+            self._define(type_, access)
+            return function
+
+        return define
+
+    def pre_process(self, function: F) -> F:
+        """Define pre-processing: ``function(type, params)`` gives parameters, or None to drop."""
+        self._pre = function
+        return function
+
+    def post_process(self, function: F) -> F:
+        """Define post-processing: ``function(type, params, outcome)`` gives an output, or None."""
+        self._post = function
+        self.post_processes = True
+        return function
+
+    def _define(self, type_: str, access: StateAccess) -> None:
+        if not isinstance(type_, str) or not type_:
+            raise DefinitionError(f"program {self.name}: {type_!r} is no event type")
+        if type_ in self._accesses:
+            raise DefinitionError(f"program {self.name} has a state access for {type_} already")
+        self._accesses[type_] = access
+
+    # -- use -------------------------------------------------------------------------------------
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """The event types that it takes, in the order of definition."""
+        return tuple(self._accesses)
+
+    def parameters(self, type_: str, params: Params) -> Params | None:
+        """What pre-processing makes of an event; None: it is dropped."""
+        return self._pre(type_, params)
+
+    def operations(self, type_: str, params: Params) -> tuple[Operation, ...]:
+        """The operations that an event triggers.
+
+        Raises
+        ------
+        AccessError
+            If one accesses a table that the program has not, or a key that cannot be one.
+        """
+        access = Access()
+        self._accesses[type_](params, access)
+        for operation in access.operations:
+            for ref in operation.refs():
+                if ref.table not in self.tables:
+                    raise DefinitionError(
+                        f"program {self.name} accesses {ref!r}, but {ref.table.name} is none of "
+                        "its tables"
+                    )
+                if not ref.is_whole and not isinstance(ref.key, Parameter):
+                    ref.table.check_key(ref.key)
+        return tuple(access.operations)
+
+    def output(self, type_: str, params: Params, outcome: Outcome) -> Any:
+        """What post-processing makes of an outcome; None: nothing."""
+        return self._post(type_, params, outcome)

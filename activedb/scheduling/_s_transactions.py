@@ -1,0 +1,104 @@
+"""s-transactions: all operations that one event triggers, and what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from activedb.scheduling._operations import Operation
+from activedb.scheduling._tables import Ref
+
+__all__ = ["At", "Outcome", "STransaction"]
+
+
+class At(NamedTuple):
+    """An s-transaction's place in the serial order: its timestamp, ties broken.
+
+    Attributes
+    ----------
+    us : int
+        Event time, in microseconds since the epoch.
+    id : str
+        The event's id; empty if it has none.
+    arrival : int
+        Unique among those of one state.
+    """
+
+    us: int
+    id: str
+    arrival: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of an s-transaction.
+
+    Attributes
+    ----------
+    results : tuple
+        Of a committed one: the result of each operation, in the order written; else empty.
+    reason : str or None
+        Why it aborted; None: it committed.
+    error : BaseException or None
+        What a function raised, if that is why.
+    """
+
+    results: tuple[Any, ...] = ()
+    reason: str | None = None
+    error: BaseException | None = None
+
+    @property
+    def committed(self) -> bool:
+        """Whether it committed."""
+        return self.reason is None
+
+    @classmethod
+    def of_error(cls, error: BaseException) -> Outcome:
+        """That of an s-transaction whose function raised."""
+        name = type(error).__name__
+        text = str(error)
+        reason = text if name == "Abort" and text else f"{name}: {text}" if text else name
+        return cls(reason=reason, error=error)
+
+
+class STransaction:
+    """All state changes that one input event triggers (Wang et al., definition 7).
+
+    Attributes
+    ----------
+    at : At
+        Its place in the serial order.
+    type : str
+        The event's type.
+    params : mapping
+        The parameters, after pre-processing.
+    operations : tuple of Operation
+        Each sees the state just before `at`.
+    outcome : Outcome or None
+        None until it has ended.
+    """
+
+    __slots__ = ("at", "operations", "outcome", "params", "type")
+
+    def __init__(
+        self, at: At, type: str, params: Mapping[str, Any], operations: tuple[Operation, ...]
+    ):
+        self.at = at
+        self.type = type
+        self.params = params
+        self.operations = operations
+        self.outcome: Outcome | None = None
+
+    def reads(self) -> Iterator[Ref]:
+        """What it may read."""
+        for operation in self.operations:
+            yield from operation.sources
+
+    def writes(self) -> Iterator[Ref]:
+        """What it may write."""
+        for operation in self.operations:
+            yield from operation.targets
+
+    def __repr__(self) -> str:
+        return f"<STransaction {self.type} at {self.at.us}>"

@@ -1,0 +1,76 @@
+"""What all schedulers have in common."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from activedb.scheduling._operations import Writes, check_distinct
+from activedb.scheduling._s_transactions import Outcome, STransaction
+from activedb.scheduling._state import State
+
+__all__ = ["Scheduler", "SerialOrder", "run_alone"]
+
+
+class Scheduler(Protocol):
+    """Runs s-transactions such that the result is that of their serial order by `at`.
+
+    ``add`` takes them in any order; ``run`` is called when a punctuation has said that no earlier
+    one will come. After it every one that was added has its outcome, and the state has the
+    versions of those that committed, and no others.
+
+    Not thread-safe: one thread adds and runs.
+    """
+
+    @property
+    def name(self) -> str:
+        """By which users choose it."""
+        ...
+
+    def add(self, transaction: STransaction) -> None:
+        """Take an s-transaction; in any order."""
+        ...
+
+    def run(self, state: State) -> None:
+        """Run what was added."""
+        ...
+
+
+def run_alone(transaction: STransaction, state: State) -> None:
+    """Run all operations of an s-transaction here and now, and set its outcome.
+
+    REQUIRES: all that is earlier and writes what it reads has ended.
+    """
+    read = state.reader(transaction.at)
+    writes: Writes = []
+    results = []
+    try:
+        for operation in transaction.operations:
+            effect = operation.evaluate(read)
+            writes += effect.writes
+            results.append(effect.result)
+        if len(writes) > 1:
+            check_distinct(writes)
+    except Exception as error:
+        transaction.outcome = Outcome.of_error(error)
+        return
+    state.write(writes, transaction.at)
+    transaction.outcome = Outcome(tuple(results))
+
+
+class SerialOrder:
+    """One s-transaction after the other, by timestamp, on the thread that calls: the definition."""
+
+    name = "serial"
+
+    def __init__(self) -> None:
+        self._added: list[STransaction] = []
+
+    def add(self, transaction: STransaction) -> None:
+        """Take an s-transaction; in any order."""
+        self._added.append(transaction)
+
+    def run(self, state: State) -> None:
+        """Run what was added; O(n log n)."""
+        added, self._added = self._added, []
+        for transaction in sorted(added, key=lambda t: t.at):
+            run_alone(transaction, state)

@@ -1,0 +1,229 @@
+"""Shared tables, and references to what an operation accesses in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
+from typing import Any, Final, final
+
+from activedb.errors import AccessError, DefinitionError
+
+__all__ = ["REMOVED", "Computed", "Parameter", "Range", "Ref", "SharedTable", "at_key"]
+
+
+@final
+class _Removed:
+    """The value of `REMOVED`."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "REMOVED"
+
+
+REMOVED: Final = _Removed()
+"""Written in place of a value: the key has its table's initial value again, and is in no range."""
+
+
+class SharedTable:
+    """A table of keys and values that s-transactions share; its versions are kept by timestamp.
+
+    Parameters
+    ----------
+    name : str
+        By which it is known in its state.
+    key : type, optional
+        What keys have to be instances of; by default anything hashable. ``int`` takes no ``bool``.
+    initial : object
+        The value of a key that nobody has written. Not to be changed in place.
+    history : float, optional
+        How far back windows over it may reach, in seconds; versions are kept so long.
+    size : int, optional
+        If given, keys are the whole numbers from 0 to ``size - 1`` and values are numbers, held in
+        columns (64-bit floats): what compiled functions need.
+
+    Examples
+    --------
+    >>> accounts = SharedTable("accounts", key=int, initial=0, history=60)
+    >>> accounts[7]
+    accounts[7]
+    >>> accounts[7].window(10)
+    accounts[7].window(10.0)
+    """
+
+    __slots__ = ("history_us", "initial", "key", "name", "size")
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        key: type | None = None,
+        initial: Any = None,
+        history: float = 0,
+        size: int | None = None,
+    ):
+        if not isinstance(name, str) or not name:
+            raise DefinitionError(f"a shared table needs a name, a non-empty string, not {name!r}")
+        if isinstance(history, bool) or not isinstance(history, int | float) or not history >= 0:
+            raise DefinitionError(f"table {name}: history is some seconds, not {history!r}")
+        if size is not None:
+            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+                raise DefinitionError(f"table {name}: size is a whole number from 1, not {size!r}")
+            if key not in (None, int):
+                raise DefinitionError(f"table {name}: with a size its keys are int, not {key!r}")
+            if isinstance(initial, bool) or not isinstance(initial, int | float):
+                raise DefinitionError(
+                    f"table {name}: with a size its values are numbers; initial is {initial!r}"
+                )
+            key, initial = int, float(initial)
+        self.name = name
+        self.key = key
+        self.initial = initial
+        self.history_us = round(history * 1_000_000)
+        self.size = size
+
+    def __getitem__(self, key: Any) -> Ref:
+        return Ref(self, key)
+
+    def computed(
+        self, function: Callable[..., Any], *args: Any, reads: tuple[Ref, ...] = ()
+    ) -> Ref:
+        """The key that ``function(*values of reads, *args)`` gives when the operation runs.
+
+        Until then the operation may access any key of the table (Mao et al., section 4.4).
+        """
+        return Ref(self, Computed(function, reads, args))
+
+    def range(self, low: Any = None, high: Any = None) -> Ref:
+        """All keys from `low` on and before `high`, None: without bound; its value is a dict."""
+        return Ref(self, Range(low, high))
+
+    def check_key(self, key: Any) -> None:
+        """Raise `AccessError` if `key` cannot be one of its keys."""
+        if self.size is not None:
+            if type(key) is int and 0 <= key < self.size:
+                return
+            if not isinstance(key, bool) and isinstance(key, int) and 0 <= key < self.size:
+                return
+            raise AccessError(
+                f"{key!r} is no key of table {self.name}: its keys are the whole numbers from 0 to "
+                f"{self.size - 1}"
+            )
+        if self.key is not None:
+            if isinstance(key, self.key) and (self.key is not int or not isinstance(key, bool)):
+                return
+            raise AccessError(
+                f"{key!r} is no key of table {self.name}: its keys are of type {self.key.__name__}"
+            )
+        try:
+            hash(key)
+        except TypeError:
+            raise AccessError(
+                f"{key!r} is no key of table {self.name}: it cannot be hashed"
+            ) from None
+
+    def check_value(self, value: Any) -> None:
+        """Raise `AccessError` if `value` cannot be one of its values."""
+        if self.size is not None and value is not REMOVED:
+            try:
+                float(value)
+            except (TypeError, ValueError):
+                raise AccessError(
+                    f"{value!r} is no value of table {self.name}: its values are numbers"
+                ) from None
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """Stands for a parameter of the event while a state access is traced; see `Program`."""
+
+    name: str
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"what is done depends on the value of {self.name}")
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """A key that is known only when the operation runs."""
+
+    function: Callable[..., Any]
+    reads: tuple[Ref, ...]
+    args: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Keys from `low` on and before `high`."""
+
+    low: Any
+    high: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """What an operation accesses: a key of a table, a computed one or a range, perhaps a window.
+
+    Attributes
+    ----------
+    table : SharedTable
+    key : object
+        A key, a `Computed`, a `Range`, or a `Parameter` while a state access is traced.
+    window_us : int or None
+        If not None: the values written in the last so many microseconds.
+    """
+
+    table: SharedTable
+    key: Any
+    window_us: int | None = None
+
+    def window(self, seconds: float) -> Ref:
+        """The values written from `seconds` before the s-transaction on, oldest first: a list."""
+        if isinstance(self.key, Range):
+            raise DefinitionError(f"{self!r}: a range has no window")
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+            raise DefinitionError(f"{self!r}: a window is longer than 0 seconds, not {seconds!r}")
+        window_us = round(seconds * 1_000_000)
+        if window_us > self.table.history_us:
+            raise DefinitionError(
+                f"{self!r}: a window of {seconds} seconds over a table that keeps "
+                f"{self.table.history_us / 1_000_000}: give it a longer history"
+            )
+        return replace(self, window_us=window_us)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it may be any key of the table, as far as is known before it runs."""
+        return isinstance(self.key, Computed | Range)
+
+    def __repr__(self) -> str:
+        if isinstance(self.key, Computed):
+            text = f"{self.table.name}.computed({_name(self.key.function)})"
+        elif isinstance(self.key, Range):
+            text = f"{self.table.name}.range({self.key.low!r}, {self.key.high!r})"
+        else:
+            text = f"{self.table.name}[{self.key!r}]"
+        return text if self.window_us is None else f"{text}.window({self.window_us / 1_000_000})"
+
+
+def at_key(ref: Ref, read: Callable[[Ref], Any]) -> Hashable:
+    """The key that `ref` means, computed if need be through `read`, and checked.
+
+    Raises
+    ------
+    AccessError
+        If it cannot be a key of the table.
+    """
+    key = ref.key
+    if type(key) is Computed:
+        key = key.function(*[read(source) for source in key.reads], *key.args)
+    ref.table.check_key(key)
+    found: Hashable = key
+    return found
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", repr(function))
