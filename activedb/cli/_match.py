@@ -106,7 +106,8 @@ def match(
     another one is read into memory and sorted. Time ends with the last event,
     unless --until says more.
 
-    Rows that are no events are counted with the reason, and do not end the run.
+    Rows that are no events are counted with the reason, and do not end the run;
+    but if nothing is left that was not refused, the status is 1.
     """
     queries = {
         name: chosen(expression, context, selection, skip)
@@ -140,3 +141,4 @@ def match(
             unseen = ", ".join(matching.unseen)
             reporter.note(printable(f"the input has no event of type {unseen}; it has: {seen}"))
         report.end(matching.figures, matching.unseen, matching.partials)
+    matching.figures.check_taken(file.title)

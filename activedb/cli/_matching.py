@@ -38,6 +38,8 @@ class Figures:
         Events that were fed, by type.
     matches : Counter of str
         By query; each has an entry.
+    taken : int
+        How many events queries have taken; an event counts for each query that has.
     first_us, last_us : int or None
         Of the events that were fed.
     is_sorted : bool
@@ -51,6 +53,7 @@ class Figures:
     unheard: Counter[str] = field(default_factory=Counter)
     seen: Counter[str] = field(default_factory=Counter)
     matches: Counter[str] = field(default_factory=Counter)
+    taken: int = 0
     first_us: int | None = None
     last_us: int | None = None
     is_sorted: bool = False
@@ -69,6 +72,22 @@ class Figures:
             raise FeedFailed(f"row {number} is refused: {refusal.reason}{detail}")
         count, first, detail = self.refused.get(refusal.reason, (0, number, refusal.detail))
         self.refused[refusal.reason] = (count + 1, first, detail)
+
+    def check_taken(self, title: str) -> None:
+        """Check that not all was refused, rows or events that queries wait for.
+
+        Raises
+        ------
+        FeedFailed
+            With the reason and the first row of the most frequent refusal.
+        """
+        is_about_others = self.unheard and not self.seen
+        if self.taken or not self.refused or is_about_others:
+            return
+        reason, (_, first, detail) = max(self.refused.items(), key=lambda item: item[1][0])
+        shown = f" ({detail})" if detail else ""
+        what = "event that the queries wait for" if self.unheard else "row"
+        raise FeedFailed(f"every {what} of {title} was refused: {reason}; first row {first}{shown}")
 
 
 class Matching:
@@ -254,6 +273,7 @@ class Matching:
                 refusal = Refusal(f"query {name} cannot judge it", str(error))
                 self.figures.refuse(number, refusal, fail_fast=self._fail_fast)
                 continue
+            self.figures.taken += 1
             yield from ((name, match) for match in found)
 
     def _advance(self, us: int) -> Iterator[tuple[str, Occurrence]]:

@@ -209,14 +209,16 @@ def load(
 ) -> None:
     """Execute the statements of FILE: CREATE QUERY, CREATE RULE, ALTER, DROP; all or none.
 
-    Its tables are those of the database, and those that PROGRAM declares. The database keeps
-    the names, versions and settings of the rules; programs run them that load the same file with
-    db.rules.load_file.
+    Its tables are those of the database, and those that PROGRAM declares; its streams those of
+    PROGRAM, or any if there is none. The database keeps the names, versions and settings of the
+    rules; programs run them that load the same file with db.rules.load_file.
     """
     with ExitStack() as stack:
         with redirect_stdout(sys.stderr):
             db = stack.enter_context(opened(program, url))
             db.declare_existing()
+        if program is None:
+            db.rules.texts.streams = None  # only programs declare streams
         rules, queries = _loaded(db, file, allow or (), dry_run=dry_run)
     if as_json:
         _print({"file": str(file), "dry_run": dry_run, "queries": queries, "rules": rules})

@@ -314,7 +314,7 @@ class Follower:
 
     def _listening(self, o: Occurrence) -> Iterator[Subscription]:
         """Who has not heard of a change where it was made, and is run for it."""
-        for subscription in self._catalog.listening_to(o.key):
+        for subscription in self._catalog.concerned_by(o):
             rule = subscription.rule
             if rule.coupling in FOLLOWED_MODES and rule.name not in self._reader.heard:
                 yield subscription

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from activedb.errors import StoreError
 from activedb.events import Detector, Occurrence, Query
 from activedb.rules import Subscription
 from activedb.transactions import Transaction
@@ -97,6 +98,11 @@ def _reading(subscription: Subscription, t: Transaction, work: Callable[[Transac
     """Do work in a child of `t` that may only read.
 
     A child, so that `t` only retains the locks of what was read, and its rules may write it.
+
+    Raises
+    ------
+    StoreError
+        Naming the rule, if the store refuses what is to be read.
     """
     name = subscription.rule.name
 
@@ -104,4 +110,7 @@ def _reading(subscription: Subscription, t: Transaction, work: Callable[[Transac
         c.condition_of = name
         return work(c)
 
-    return t.run_child(read, label=f"{t.next_label()}.reading.{name}")
+    try:
+        return t.run_child(read, label=f"{t.next_label()}.reading.{name}")
+    except StoreError as error:
+        raise error.during(f"in rule {name}") from error.__cause__

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from activedb.spelling import did_you_mean
 
 if TYPE_CHECKING:
     from activedb.engine._rules import Rules
+    from activedb.streams import Stream
     from activedb.transactions import Transaction
 
 __all__ = ["RuleTexts", "is_on"]
@@ -42,15 +43,15 @@ class RuleTexts:
         By name; replaced as a whole.
     raising : callable or None
         What SIGNAL calls: `Database.signal`.
-    streams : collection of str
-        Names of the declared streams, as they are now.
+    streams : mapping of str to Stream, or None
+        The declared streams by name, as they are now; None: nobody knows, and any may be named.
     """
 
     def __init__(self, rules: Rules):
         self._rules = rules
         self.queries: dict[str, Query] = {}
         self.raising: Callable[..., Any] | None = None
-        self.streams: Collection[str] = ()
+        self.streams: Mapping[str, Stream] | None = {}
 
     def load(
         self, t: Transaction, text: str, functions: FunctionNames
@@ -67,7 +68,7 @@ class RuleTexts:
         statements = parse(
             text,
             tables=self._rules.declared_tables,
-            streams=self.streams or None,
+            streams=self.streams,
             queries=self.queries,
             functions=functions,
             raising=self.raising,

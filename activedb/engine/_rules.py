@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from activedb.engine._kept_partials import KeptPartials
 from activedb.engine._reads import find_reads
 from activedb.engine._rule_texts import RuleTexts, is_on
+from activedb.engine._stream_names import check_streams
 from activedb.errors import DefinitionError, RuleSyntaxError, TransactionStateError
 from activedb.rules import (
     CHANGEABLE,
@@ -130,8 +131,8 @@ class Rules:
         Raises
         ------
         RuleSignatureError, DefinitionError
-            If something about the rule has no meaning, its name is taken, or a table of its event
-            is not there.
+            If something about the rule has no meaning, its name is taken, or a table or stream of
+            its event is not there.
         """
         rule = Rule.define(
             action,
@@ -155,6 +156,7 @@ class Rules:
         )
 
         def create(t: Transaction) -> RegisteredRule:
+            self._check_streams([rule])
             self._check_tables(t, [rule])
             return self._create(t, rule, enabled=enabled)
 
@@ -165,13 +167,15 @@ class Rules:
 
         With the definition that an earlier run had it keeps its version, and whether it is
         enabled, its coupling, priority and on_abort as they were last changed: without a
-        transaction. Another definition makes a new version. Its tables need not be there yet.
+        transaction. Another definition makes a new version. Its tables and streams need not be
+        there yet.
 
         Raises
         ------
         DefinitionError
-            If the name is taken.
+            If the name is taken, or a query's stream does not have an event of its pattern.
         """
+        self._check_streams([rule], may_follow=True)
         if self._current() is None:
             self._check_order(None, rule)
             row = self._persisted.pop(rule.name, None)
@@ -284,6 +288,7 @@ class Rules:
             rule = redefined(entry.rule, fields, find_reads)
             self._check_order(t, rule)
             if rule.on is not entry.rule.on:
+                self._check_streams([rule])
                 self._check_tables(t, [rule])
             same_text = KEPT.issuperset(fields)
             return next_version(
@@ -375,6 +380,7 @@ class Rules:
 
         def load(t: Transaction) -> builtins.list[RegisteredRule]:
             t.get_many(self._rows.table, [rule.name for rule, _ in found], for_update=True)
+            self._check_streams(rule for rule, _ in found)
             self._check_tables(t, [rule for rule, _ in found])
             return [self._create(t, rule, enabled=enabled) for rule, enabled in found]
 
@@ -480,6 +486,7 @@ class Rules:
         DefinitionError
             If there is another one, and it is not to be replaced.
         """
+        self._check_streams([rule])
         self._check_tables(t, [rule])
         entry = self._catalog.entry(rule.name, t)
         if entry is None:
@@ -631,6 +638,13 @@ class Rules:
                 f"rule {rule.name}: after= makes rules wait for each other: {cycle}; leave one of "
                 f"these out"
             ) from None
+
+    def _check_streams(self, rules: Iterable[Rule], *, may_follow: bool = False) -> None:
+        """Refuse rules about streams that are not declared, or events that these do not have."""
+        streams = self.texts.streams
+        if streams is not None:
+            for rule in rules:
+                check_streams(rule, streams, may_follow=may_follow)
 
     def _check_tables(self, t: Transaction, rules: Iterable[Rule]) -> None:
         """Refuse rules about tables that are not there."""

@@ -13,7 +13,7 @@ from activedb.engine._letters import Letter
 from activedb.engine._quarantine import Quarantine, failure_of
 from activedb.engine._trails import Trails
 from activedb.engine._triggered import Cause, Part, Triggered, is_systemic
-from activedb.errors import CycleLimitExceeded, DefinitionError
+from activedb.errors import CycleLimitExceeded, DefinitionError, StoreError
 from activedb.metrics import Counters, Histogram
 from activedb.rules import OccurrenceSet, OnAbort
 from activedb.transactions import Transaction
@@ -214,6 +214,8 @@ class Runner:
                 group=trail.cycles.taken - 1 if deferred else trail.events,
             )
         except Exception as error:
+            if is_systemic(error, t) and isinstance(error, StoreError):
+                raise error.during(f"in rule {rule.name}") from error.__cause__
             if is_systemic(error, t) or isinstance(error, CycleLimitExceeded):
                 raise
             if _is_its_own(t, item):

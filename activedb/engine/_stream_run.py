@@ -11,13 +11,14 @@ from activedb.engine._launcher import Launcher
 from activedb.engine._membership import Membership
 from activedb.engine._s_transactions import STransactions
 from activedb.engine._stream_parts import StreamParts
+from activedb.engine._stream_programs import StreamPrograms
 from activedb.engine._stream_state import StreamState
 from activedb.engine._stream_time import StreamTime
 from activedb.engine._triggering import Triggering
 from activedb.errors import ConfigurationError
 from activedb.events import Occurrence
 from activedb.store import LedgerEntry, StreamJournal
-from activedb.streams import Arrival, Arrivals, AtomicBatch, Stream
+from activedb.streams import Arrival, Arrivals, AtomicBatch, Stream, fed_occurrences
 from activedb.transactions import Forest
 
 __all__ = ["StreamRun"]
@@ -45,6 +46,7 @@ class StreamRun:
         time: StreamTime,
         future: FutureLimit,
         membership: Membership | None = None,
+        programs: StreamPrograms | None = None,
     ):
         self.stream = stream
         self._launcher = launcher
@@ -58,6 +60,7 @@ class StreamRun:
             journal=journal,
             time=time,
             membership=membership,
+            programs=programs,
         )
         self._admission = Admission(self._state, future)
         self._s_transactions = STransactions(stream, triggering=triggering, time=time)
@@ -69,6 +72,7 @@ class StreamRun:
             journal=journal,
             time=time,
             membership=membership,
+            programs=programs,
         )
         self._state.load(begins=True)
 
@@ -126,6 +130,8 @@ class StreamRun:
 
         Raises
         ------
+        BadEvent
+            If one of them is no occurrence; nothing has been taken then.
         BatchFailed
             As `apply`.
         ProducerSilent
@@ -133,6 +139,7 @@ class StreamRun:
         StreamFull
             If more events would have to wait than may; nothing has been taken then.
         """
+        events = fed_occurrences(self.stream, events)
         membership = self._membership
         if membership is None:
             query_id, batch_id = self._state.next_feed()
@@ -147,7 +154,6 @@ class StreamRun:
             raise ConfigurationError(
                 f"stream {self.stream.name} needs no punctuation: its producers tell what is stable"
             )
-        events = list(events)
         # First: whoever is told of a silent producer may remove it, which is a feed, too.
         membership.look([o.producer for o in events])
         query_id, batch_id = self._state.next_feed()
@@ -194,6 +200,16 @@ class StreamRun:
     def waiting(self) -> int:
         """How many events wait for the punctuation."""
         return len(self._state.buffer)
+
+    @property
+    def batches(self) -> int:
+        """How many batches it has taken; of what comes from Python each feed is one.
+
+        A feed after which a program has crashed was taken, every event of it, if there is one more
+        than before it; else nothing of it was.
+        """
+        last = self._state.last
+        return 0 if last is None else last.batch_id + 1
 
     def totals(self) -> dict[str, int]:
         """Events processed, late and dead since the stream began, from the ledger."""

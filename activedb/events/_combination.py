@@ -18,7 +18,7 @@ from activedb.events._expression import (
     window_us_of,
 )
 from activedb.events._kleene import Kleene
-from activedb.events._names import name_text
+from activedb.events._names import name_text, repeated
 from activedb.events._primitives import Negation, Primitive, seconds_text, where_text
 from activedb.events._query import Query
 
@@ -166,13 +166,12 @@ class Combination(Expression):
         return f" CONTEXT {self.consumption.value}"
 
     def _check_parts(self) -> None:
-        names = self.names
-        for name in names:
-            if names.count(name) > 1:
-                raise PatternError(
-                    f"two parts of {self!r} are called {name!r}: "
-                    'tell them apart with alias="…", say alias="first"'
-                )
+        name = repeated(self.names)
+        if name is not None:
+            raise PatternError(
+                f"two parts of {self!r} are called {name!r}: "
+                'tell them apart with alias="…", say alias="first"'
+            )
         for part in self.parts:
             if isinstance(part, Kleene) and part.alias is None and len(part.alternatives) > 1:
                 raise PatternError(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
-__all__ = ["RESERVED", "dotted_text", "name_text"]
+__all__ = ["RESERVED", "dotted_text", "name_text", "repeated"]
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _AFTER_A_DOT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(-[A-Za-z_][A-Za-z0-9_]*)*\Z")
@@ -34,6 +35,16 @@ def name_text(name: str, *, after_dot: bool = False) -> str:
     else:
         plain = _PLAIN.match(name) is not None and name.upper() not in RESERVED
     return name if plain else '"' + name.replace('"', '""') + '"'
+
+
+def repeated(names: Iterable[str]) -> str | None:
+    """The first name that is there already; None if each is there once. O(n)."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
 
 
 def dotted_text(name: str) -> str:

@@ -12,6 +12,7 @@ from activedb.events._conjunction import Conjunction
 from activedb.events._disjunction import Disjunction
 from activedb.events._expression import Expression, window_us_of
 from activedb.events._kleene import Kleene
+from activedb.events._names import repeated
 from activedb.events._primitives import Negation, Primitive, checked_alias
 from activedb.events._query import Query
 from activedb.events._sequence import Sequence
@@ -76,6 +77,8 @@ def some_of(count: int, *parts: Expression) -> Conjunction:
         raise PatternError(
             f"some_of() takes how many of its {len(parts)} events must occur, not {count!r}"
         )
+    if count == len(parts):
+        return all_of(*parts)  # so that there is one expression for it
     made = Conjunction(tuple(map(_event, parts)), count=count)
     made.check()
     return made
@@ -149,12 +152,12 @@ def seq(*parts: Expression) -> Sequence:
     made = Sequence(tuple(parts))
     if not made.positives:
         raise PatternError("a sequence of negations never occurs: add an event that does occur")
-    for name in made.names:
-        if made.names.count(name) > 1:
-            raise PatternError(
-                f"two parts of the sequence are called {name!r}: "
-                'tell them apart with alias="…", say alias="first"'
-            )
+    name = repeated(made.names)
+    if name is not None:
+        raise PatternError(
+            f"two parts of the sequence are called {name!r}: "
+            'tell them apart with alias="…", say alias="first"'
+        )
     return made
 
 
@@ -213,13 +216,15 @@ def query(
     returns : mapping of str to Term, optional
         Their parameters, ``{"worker": part("ENTER").worker}``; by default those of all parts.
     stream : str, optional
-        The stream it is on.
+        The name of the stream it is on.
 
     Raises
     ------
     PatternError
         If a name or the pattern has no meaning.
     """
+    if stream is not None and (not isinstance(stream, str) or not stream):
+        raise PatternError(f"stream= takes the name of a stream, not {stream!r}")
     made = Query(checked_alias(name), _event(pattern), tuple((returns or {}).items()), stream)
     made.check()
     return made

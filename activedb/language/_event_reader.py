@@ -136,10 +136,11 @@ class EventReader:
 
     def _check_stream(self, tree: Node) -> None:
         name = name_of(tree)
-        if self.streams is not None and name not in self.streams:
-            raise self.source.error(
-                start_of(tree), f"there is no stream {name!r}; {did_you_mean(name, self.streams)}"
-            )
+        if self.streams is None or name in self.streams:
+            return
+        near = did_you_mean(name, self.streams)
+        hint = near if self.streams else "none is declared: do so first, with db.stream(…)"
+        raise self.source.error(start_of(tree), f"there is no stream {name!r}; {hint}")
 
     def _output(self, tree: Node) -> Expression:
         name = name_of(tree.children[0])

@@ -10,7 +10,7 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import ParseError, SqlglotError
 
-from activedb.errors import DefinitionError
+from activedb.errors import DefinitionError, StoreError
 from activedb.events.terms import Attribute, Subquery
 from activedb.language._by_key import KeyWrite, key_read, key_write
 from activedb.language._references import Referring
@@ -77,7 +77,19 @@ class SqlWrite:
         return f"{self.sql}\n" if "--" in self.sql.rpartition("\n")[2] else self.sql
 
     def run(self, t: Any, o: Any) -> None:
-        """Execute it in `t` for the event `o`."""
+        """Execute it in `t` for the event `o`.
+
+        Raises
+        ------
+        StoreError
+            Naming the statement, if the store refuses it.
+        """
+        try:
+            self._run(t, o)
+        except StoreError as error:
+            raise error.during(f"in {self.sql}") from error.__cause__
+
+    def _run(self, t: Any, o: Any) -> None:
         table = self.declared
         if table is None:
             raise DefinitionError(

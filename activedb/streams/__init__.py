@@ -1,6 +1,13 @@
 """Streams of events: what they are, their atomic batches, and event-time order."""
 
-from activedb.streams._arrivals import Arrival, Arrivals, Refused, of_batch, of_occurrences
+from activedb.streams._arrivals import (
+    Arrival,
+    Arrivals,
+    Refused,
+    fed_occurrences,
+    of_batch,
+    of_occurrences,
+)
 from activedb.streams._batch import PARAM_PREFIX, AtomicBatch, EventColumn, EventTable
 from activedb.streams._buffer import EventTimeBuffer
 from activedb.streams._declaration import Files, Stream
@@ -16,6 +23,7 @@ __all__ = [
     "Files",
     "Refused",
     "Stream",
+    "fed_occurrences",
     "of_batch",
     "of_occurrences",
 ]

@@ -21,7 +21,9 @@ from activedb.store import is_storable
 from activedb.streams._batch import PARAM_PREFIX, AtomicBatch
 from activedb.streams._declaration import Stream
 
-__all__ = ["Arrival", "Arrivals", "Refused", "of_batch", "of_occurrences"]
+__all__ = ["Arrival", "Arrivals", "Refused", "fed_occurrences", "of_batch", "of_occurrences"]
+
+_SHOWN_MAX = 60  # characters of what was given instead of events
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,27 @@ def of_batch(
         Is shown each event that can be kept, and raises `BadEvent` to refuse it.
     """
     return _sorted(_events(stream, batch, check), batch.batch_id, punctuation_us)
+
+
+def fed_occurrences(stream: Stream, events: object) -> list[Occurrence]:
+    """The events that a program feeds, once it is certain that they are events.
+
+    Raises
+    ------
+    BadEvent
+        If `events` is not several things one after the other, or one of them is no occurrence.
+    """
+    takes = (
+        f"stream {stream.name} is fed a list of events, such as "
+        f"[occurrence({next(iter(stream.types))!r}, timestamp=2)]"
+    )
+    if not isinstance(events, Iterable):
+        raise BadEvent(f"{takes}; it was given {_named(events)}")
+    found = list(events)
+    for position, o in enumerate(found):
+        if not isinstance(o, Occurrence):
+            raise BadEvent(f"{takes}; item {position} of what it was given is {_named(o)}")
+    return found
 
 
 def of_occurrences(
@@ -209,6 +232,12 @@ def _keepable(o: Occurrence) -> Occurrence:
     if o.id is not None and not is_storable(o.id):
         raise BadEvent(f"the id {o.id!r} has characters that a database cannot keep")
     return o
+
+
+def _named(given: object) -> str:
+    text = repr(given)
+    shown = text if len(text) <= _SHOWN_MAX else f"{text[: _SHOWN_MAX - 1]}…"
+    return f"{shown}, of type {type(given).__name__}"
 
 
 def _shown(params: Mapping[str, Any]) -> dict[str, Any]:

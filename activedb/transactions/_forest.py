@@ -107,6 +107,8 @@ class Forest:
         self.dependencies = Dependencies(self)
         self.joined = Joined(self)
         self.watched = Watched(self)
+        # Tables that only some transactions may write, and what those have as `writer`.
+        self.writers: dict[TableSpec, str] = {}
 
     def close(self) -> None:
         """Let the queued tasks end, then end every thread of the forest; safe to call again."""

@@ -535,8 +535,9 @@ class Node:
             self._check_thread()
         if self._doom is not None:
             raise self._doom.again()
-        if self.hierarchy.session.failure is not None:
-            raise self.hierarchy.session.failure.again()
+        failure = self.hierarchy.session.failure
+        if failure is not None:
+            raise failure.again() from failure
         raise TransactionStateError(f"transaction {self.path} is {self.state}; open another one")
 
     def _check_thread(self) -> None:

@@ -10,6 +10,7 @@ from activedb.errors import (
     LockNotAvailable,
     RowExists,
     RowNotFound,
+    TableOwned,
     UnsupportedStatement,
 )
 from activedb.store import Key, Parameters, Row, TableSpec
@@ -36,9 +37,12 @@ class Transaction(Nesting):
     ----------
     running : object or None
         What the layer above runs in it.
+    writer : str or None
+        As whom it writes tables that not everybody may write; see `Forest.writers`.
     """
 
     running: Any = None
+    writer: str | None = None
 
     def get(
         self, table: Any, key: Any, *, for_update: bool = False, nowait: bool = False
@@ -202,6 +206,7 @@ class Transaction(Nesting):
     def lock_rows(self, spec: TableSpec, keys: list[Key]) -> dict[Key, Row | None]:
         """Rows by key, None where absent, locked because somebody writes them at the server."""
         self._check_usable()
+        self._check_may_write(spec)
         rows = self._read(spec, keys, Mode.X)
         if self._log is not None:
             self._log.operated(self, "write", spec.name, keys)
@@ -241,6 +246,7 @@ class Transaction(Nesting):
 
     def write_all(self, spec: TableSpec, versions: Sequence[_statements.Version]) -> None:
         """Write rows that are locked and checked, then let rules see them."""
+        self._check_may_write(spec)
         with self.kin.latch:
             for key, _, new in versions:
                 self.workspace.write(spec, key, new)
@@ -293,11 +299,20 @@ class Transaction(Nesting):
         return base[key]
 
     def _write(self, spec: TableSpec, key: Key, old: Row | None, new: Row | None) -> None:
+        self._check_may_write(spec)
         with self.kin.latch:
             self.workspace.write(spec, key, new)
         if self._log is not None:
             self._log.operated(self, _kind(old, new), spec.name, (key,))
         self.forest.listener.changed(self, spec, old, new)
+
+    def _check_may_write(self, spec: TableSpec) -> None:
+        writers = self.forest.writers
+        if writers and spec in writers and writers[spec] != self.writer:
+            raise TableOwned(
+                f"table {spec.name} is written by {writers[spec]} alone, which has its rows in "
+                "memory: feed it an event that makes the change"
+            )
 
     def _lock(self, resource: tuple[object, ...], mode: Mode) -> None:
         self._check_usable()

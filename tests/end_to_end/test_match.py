@@ -403,6 +403,46 @@ def test_first_refused_row_ends_the_run_if_told_so(match: Callable[..., Done]) -
     assert "row 3 is refused: column time is no time" in done.err
 
 
+@pytest.mark.parametrize(
+    ("log", "told"),
+    [
+        (
+            "type,time\nEXIT,\n,3\nENTER,\n",
+            "every row of bad.csv was refused: ",
+        ),
+        (
+            "type,time\nEXIT,1\nENTER,2\n",
+            "every row of bad.csv was refused: query pattern cannot judge it; first row 2",
+        ),
+        (
+            "type,time\nEXIT,1\nOTHER,2\n",
+            "every event that the queries wait for of bad.csv was refused: query pattern cannot",
+        ),
+    ],
+    ids=["no events", "cannot be judged", "beside others"],
+)
+def test_input_of_which_all_is_refused_exits_with_one(tmp_path: Path, log: str, told: str) -> None:
+    (tmp_path / "bad.csv").write_text(log, encoding="utf-8")
+    command = ("match", PATTERN, "--input", "bad.csv", "--type", "type", "--timestamp", "time")
+    for option in ((), ("--json",), ("--output", "-")):
+        done = activedb(*command, *option, folder=tmp_path)
+        assert done.returncode == 1, done.stderr
+        assert told in done.stderr.rstrip("\n").split("\n")[-1]
+        if option == ("--json",):
+            assert json.loads(done.stdout)["matches"] == []
+
+
+def test_input_of_which_something_is_taken_exits_with_zero(match: Callable[..., Done]) -> None:
+    with open("bad.csv", "w", encoding="utf-8") as file:
+        file.write("type,time,worker\nEXIT,1,\nENTER,2,7\n,3,7\n")
+    assert match(PATTERN, "--input", "bad.csv").status == 0
+    with open("bad.csv", "w", encoding="utf-8") as file:
+        file.write("type,time,worker\nOTHER,1,7\n,2,7\n")
+    done = match(PATTERN, "--input", "bad.csv")
+    assert done.status == 0, done.err
+    assert "the input has no event of type ENTER, EXIT" in done.err
+
+
 def test_disorder_is_sorted_or_refused(match: Callable[..., Done], tmp_path: Path) -> None:
     (tmp_path / "late.csv").write_text("type,time\nB,2\nA,1\nB,3\n", encoding="utf-8")
     done = match("SEQ(A, B)", "--input", "late.csv")

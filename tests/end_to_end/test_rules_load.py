@@ -67,3 +67,13 @@ def test_rules_load_dry_run_leaves_the_database_as_it_was(folder: Path, database
     # The tables are there now: no program needs to declare them.
     found = activedb("rules", "load", "ours.rules", "--url", database_url, folder=folder)
     assert "rule R is enabled (version 2)" in found.stdout
+
+
+def test_rules_load_knows_the_streams_of_its_program_alone(folder: Path, database_url: str) -> None:
+    (folder / "ours.rules").write_text("CREATE QUERY Q ON ward PATTERN A")
+    done = activedb("rules", "load", "ours.rules", "program.py", folder=folder)
+    assert done.returncode == 2
+    assert "ours.rules: line 1, column 19: there is no stream 'ward'" in done.stderr
+    # Without a program nobody knows which streams there will be.
+    done = activedb("rules", "load", "ours.rules", "--url", database_url, folder=folder)
+    assert (done.returncode, done.stdout) == (0, "queries: Q\n"), done.stderr

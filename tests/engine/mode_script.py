@@ -80,10 +80,16 @@ def scenes_of(text: str) -> dict[str, list[str]]:
 
 
 class Scene:
-    """Plays one scene on a database of its own."""
+    """Plays one scene on a database of its own.
 
-    def __init__(self, where: Place, patience_s: float = PATIENCE_S):
-        self._patience_s = patience_s
+    Attributes
+    ----------
+    patience_s : float
+        How long a step waits for what it expects.
+    """
+
+    def __init__(self, where: Place):
+        self.patience_s = PATIENCE_S
         self.ledger: Ledger = open_ledger(where.open(recording="full", threads=6))
         self.db = self.ledger.db
         self.parts: dict[str, Part] = {}
@@ -137,7 +143,7 @@ class Scene:
 
     def _await(self, reached: Callable[[], bool]) -> None:
         """Wait until something is true, but not for ever."""
-        deadline, pause = time.monotonic() + self._patience_s, threading.Event()
+        deadline, pause = time.monotonic() + self.patience_s, threading.Event()
         while not self.broken and not reached() and time.monotonic() < deadline:
             pause.wait(0.002)
 

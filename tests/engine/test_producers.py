@@ -476,6 +476,15 @@ def test_feed_beyond_what_may_wait_is_refused_as_a_whole(ledger: Ledger) -> None
     assert producers.waiting == 2, "what is stable at once does not wait"
 
 
+def test_feed_with_what_is_no_event_moves_no_sync_point(ledger: Ledger) -> None:
+    stream = declare(ledger, "weak")
+    events: list[Any] = [sent("A1", "P", 1, 2), {}]
+    with pytest.raises(BadEvent, match="item 1 of what it was given is"):
+        ledger.db.feed(stream, events)
+    producers = ledger.db.producers(stream)
+    assert (len(producers), producers.waiting) == (0, 0)
+
+
 # -- restart ---------------------------------------------------------------------------------
 
 

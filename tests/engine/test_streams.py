@@ -11,8 +11,10 @@ from sqlalchemy import Integer, func, literal, select
 import activedb as adb
 from activedb.errors import (
     ActiveDBError,
+    BadEvent,
     BatchFailed,
     CheckpointMismatch,
+    ConfigurationError,
     SerializationConflict,
 )
 from activedb.streams import AtomicBatch
@@ -467,3 +469,73 @@ def test_stream_with_two_consumers_of_different_windows_keeps_the_longer(ledger:
     ledger.db.feed(stream, [event("A", 1)], punctuation=at(20))
     ledger.db.feed(stream, [event("C", 30)], punctuation=at(40))
     assert seen == ["long"]
+
+
+# -- what is fed from Python -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("events", "given"),
+    [
+        (3, "it was given 3, of type int"),
+        (None, "it was given None, of type NoneType"),
+        (event("A", 1), "of type Occurrence"),
+        ([{}], "item 0 of what it was given is {}, of type dict"),
+        ("A", "item 0 of what it was given is 'A', of type str"),
+        ([event("A", 1), 3], "item 1 of what it was given is 3, of type int"),
+    ],
+)
+def test_feed_of_no_events_is_refused_and_takes_nothing(
+    ledger: Ledger, events: Any, given: str
+) -> None:
+    follow(ledger, "A")
+    stream = declare(ledger.db)
+    with pytest.raises(BadEvent, match="is fed a list of events, such as ") as refused:
+        ledger.db.feed(stream, events)
+    assert given in str(refused.value)
+    run = ledger.db.stream_run(stream)
+    assert (run.batches, run.waiting, ledger.letters(), ledger.lines()) == (0, 0, [], [])
+    ledger.db.feed(stream, [event("A", 1, n=1)])
+    assert (run.batches, ledger.lines()) == (1, ["A1"])
+
+
+def test_feed_into_what_is_no_stream_is_refused(ledger: Ledger) -> None:
+    name: Any = "ledger"
+    with pytest.raises(ConfigurationError, match="'ledger' is no stream"):
+        ledger.db.feed(name, [])
+
+
+@pytest.mark.parametrize("crashes_after", ["nothing", "waiting", "all"])
+def test_batches_tell_after_a_crash_whether_a_feed_was_taken(
+    where: Place, crashes_after: str
+) -> None:
+    if where.is_memory:
+        pytest.skip("memory keeps nothing")
+    ledger = open_ledger(where.open())
+    follow(ledger, "A")
+    stream = declare(ledger.db)
+    ledger.db.feed(stream, [event("A", 1, "a", n=1)])
+    run = ledger.db.stream_run(stream)
+    before = run.batches
+    events = [event("A", 2, "b", n=2), event("A", 3, "c", n=3)]
+    if crashes_after != "nothing":
+        run.feed(events)  # the first commit of db.feed, with which all of them are taken
+    if crashes_after == "all":
+        run.finish()
+    ledger = reopen(where, ledger)
+    follow(ledger, "A")
+    stream = declare(ledger.db)
+    taken = ledger.db.stream_run(stream).batches > before
+    assert taken == (crashes_after != "nothing")
+    ledger.db.feed(stream, [] if taken else events)
+    assert ledger.lines() == ["A1", "A2", "A3"]
+    assert ledger.late() == []
+
+
+def test_events_fed_again_are_other_events_whatever_their_ids(ledger: Ledger) -> None:
+    follow(ledger, "A")
+    stream = declare(ledger.db)
+    ledger.db.feed(stream, [event("A", 1, "a", n=1), event("A", 5, "b", n=5)], at(3))
+    ledger.db.feed(stream, [event("A", 1, "a", n=1), event("A", 5, "b", n=5)], at(6))
+    assert ledger.lines() == ["A1", "A5", "A5"], "one that waited, and the same once more"
+    assert [late["event_id"] for late in ledger.late()] == ["a"], "the punctuation had passed it"

@@ -20,6 +20,7 @@ from activedb.events import (
     Expression,
     Kleene,
     Occurrence,
+    Primitive,
     Selection,
     Skip,
     SkipTo,
@@ -616,3 +617,28 @@ def test_data_change_predicate_sees_both_rows() -> None:
     falling = updated(accounts, where=lambda o: o.new["balance"] < o.old["balance"])
     assert takes(falling, Occurrence("accounts", 1, old={"balance": 2}, new={"balance": 1}))
     assert not takes(falling, Occurrence("accounts", 1, old={"balance": 1}, new={"balance": 2}))
+
+
+def test_sequence_asks_each_part_for_its_name_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    depth = 60
+    nested: Expression = event("A0")
+    for number in range(1, depth):
+        nested = seq(event(f"A{number}"), nested)
+    asked: list[str] = []
+    names = Primitive.names.fget  # type: ignore[attr-defined]  # a property
+
+    def counted(self: Primitive) -> Any:
+        asked.append(self.name)
+        return names(self)
+
+    monkeypatch.setattr(Primitive, "names", property(counted))
+    made = seq(event(f"A{depth}"), nested)
+    assert sorted(asked) == sorted(f"A{number}" for number in range(depth + 1))
+    made.check()  # each level asks the parts below it
+    assert len(asked) <= (depth + 1) * (depth + 4) / 2
+
+
+def test_query_on_what_is_no_name_of_a_stream_is_refused() -> None:
+    wrong: Any = 3
+    with pytest.raises(PatternError, match="takes the name of a stream, not 3"):
+        query("Q", A, stream=wrong)

@@ -7,10 +7,16 @@ from functools import partial
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 import activedb as adb
-from activedb.errors import DefinitionError, RuleFailed, RuleSyntaxError
+from activedb.errors import (
+    ActiveDBError,
+    DefinitionError,
+    RuleFailed,
+    RuleSyntaxError,
+    StoreError,
+)
 from tests.databases import PATIENCE_S, in_thread, place
 from tests.language.tables import declare
 
@@ -363,3 +369,96 @@ def test_key_that_is_not_there_or_of_another_type_is_as_in_sql(
         ward.signal("seen", who=key)
         is_one = key in (1.0, True) and key != 3
         assert rows(ward, "workerStatus")[0] == (1, "seen" if is_one else "safe")
+
+
+# -- what the server refuses -------------------------------------------------------------------
+
+_REFUSED = "UPDATE workerStatus SET status = nofunction(NEW.who)\n   WHERE workerID > 0"
+_UNREADABLE = "(SELECT nofunction(status) FROM workerStatus)"
+
+
+@pytest.mark.parametrize(
+    ("rest", "statement"),
+    [
+        (f"BEGIN {_REFUSED} END", " ".join(_REFUSED.split())),
+        (f"WHEN 'x' = {_UNREADABLE} SIGNAL found", _UNREADABLE),
+    ],
+    ids=["action", "condition"],
+)
+@pytest.mark.parametrize("coupling", ["immediate", "deferred", "sequential"])
+def test_refused_statement_is_named_with_its_rule(
+    ward: adb.Database, coupling: str, rest: str, statement: str
+) -> None:
+    ward.rules.load_text(f"CREATE RULE R ON seen COUPLING {coupling} {rest}")
+    if coupling == "sequential":
+        ward.signal("seen", who=2)
+        in_thread(ward.join).result(PATIENCE_S)
+        (letter,) = ward.dead_letters()
+        told = letter.reason
+    else:
+        with pytest.raises(ActiveDBError) as refused:
+            ward.signal("seen", who=2)
+        assert isinstance(refused.value, StoreError | RuleFailed)
+        told = str(refused.value)
+    assert "rule R" in told
+    assert statement in told
+    assert rows(ward, "workerStatus") == [(1, "safe"), (2, "safe")]
+
+
+def test_refused_statement_is_named_with_all_rules_around_it(ward: adb.Database) -> None:
+    ward.rules.load_text(
+        f"""CREATE RULE Outer ON asked SIGNAL seen(who = NEW.who);
+            CREATE RULE Inner ON seen BEGIN {_REFUSED} END"""
+    )
+    with pytest.raises(ActiveDBError) as refused:
+        ward.signal("asked", who=2)
+    told = str(refused.value)
+    assert "rule Outer" in told
+    assert "rule Inner" in told
+
+
+def test_refused_reading_of_a_query_is_named_with_the_rule_on_it(ward: adb.Database) -> None:
+    ward.rules.load_text(
+        f"""CREATE QUERY Q PATTERN SEQ(A, B) WHERE 'x' = {_UNREADABLE} WITHIN 5 s;
+            CREATE RULE R ON OUTPUT Q SIGNAL found"""
+    )
+    ward.signal("A", timestamp=1)
+    with pytest.raises(StoreError) as refused:
+        ward.signal("B", timestamp=2)
+    assert str(refused.value).endswith(f"; in {_UNREADABLE}; in rule R")
+
+
+def test_error_that_repeats_a_refusal_is_laid_on_no_other_statement(ward: adb.Database) -> None:
+    status = ward.metadata.tables["workerStatus"].c.status
+    with pytest.raises(StoreError), ward.transaction() as t:
+        with pytest.raises(StoreError, match="cannot run") as refusal:
+            t.query(select(func.nofunction(status)))
+        with pytest.raises(StoreError) as repeated:
+            t.query(select(status))
+        assert repeated.value.__cause__ is refusal.value
+        assert repeated.value.during("in rule R") is repeated.value
+        assert str(refusal.value.during("in rule R")).endswith("; in rule R")
+        t.get(status.table, 1)
+
+
+# -- streams that are not there ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "column"),
+    [
+        ("CREATE QUERY Q ON nostream PATTERN A", 19),
+        ("CREATE QUERY Q PATTERN A ON nostream", 29),
+        ("CREATE RULE R ON LATE nostream SIGNAL x", 23),
+    ],
+)
+def test_stream_that_is_not_declared_is_refused_at_its_place(
+    ward: adb.Database, text: str, column: int
+) -> None:
+    with pytest.raises(RuleSyntaxError, match="no stream 'nostream'; none is declared") as refused:
+        ward.rules.load_text(text)
+    error = refused.value
+    assert (error.line, error.column) == (1, column)
+    assert error.excerpt.split("\n") == [text, " " * (column - 1) + "^"]
+    ward.stream("nostream", type="kind", timestamp="t", types={"A": ()})
+    ward.rules.load_text(text)

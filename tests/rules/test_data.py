@@ -162,6 +162,8 @@ A_, B_ = {"event": "A"}, {"event": "B"}
 def test_event_of_yaml_is_the_expression_of_code(
     in_memory: Ledger, tmp_path: Path, yaml_text: str, expression: adb.Expression
 ) -> None:
+    for name in ("tweets", "ward"):
+        in_memory.db.stream(name, type="kind", timestamp="t", types={"A": (), "B": ()})
     path = tmp_path / "rules.yaml"
     path.write_text(f"r:\n  on: {yaml_text}\n  do: {M}:note\n")
     (rule,) = in_memory.db.rules.load_file(path, modules=[actions])

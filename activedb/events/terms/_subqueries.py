@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from activedb.errors import BadEvent, PatternError
+from activedb.errors import BadEvent, PatternError, StoreError
 from activedb.events.terms._logic import NegatedInside
 from activedb.events.terms._precedence import ATOM, SUM, written
 from activedb.events.terms._term import Compiled, Term, Value
@@ -92,6 +92,8 @@ class Subquery(Term):
         ------
         PatternError
             If there is nothing to read through.
+        StoreError
+            Naming the statement, if the store refuses it.
         """
         # Here and not above, so that events alone need no database library.
         from activedb.store import Piece, select_of
@@ -105,7 +107,11 @@ class Subquery(Term):
             f"ref_{number}": reference.compiled(parts, this, reader)
             for number, reference in enumerate(self.references, 1)
         }
-        found: list[Any] = reader.query(select_of(Piece(self.statement, tuple(values)), values))
+        select = select_of(Piece(self.statement, tuple(values)), values)
+        try:
+            found: list[Any] = reader.query(select)
+        except StoreError as error:
+            raise error.during(f"in {self!r}") from error.__cause__
         return found
 
     def _compiled(self) -> Compiled:

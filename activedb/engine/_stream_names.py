@@ -1,0 +1,70 @@
+"""The streams that events of rules name, looked up among those that are declared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from activedb.errors import DefinitionError
+from activedb.events import Expression, Primitive, Query
+from activedb.spelling import did_you_mean
+
+if TYPE_CHECKING:
+    from activedb.rules import Rule
+    from activedb.streams import Stream
+
+__all__ = ["check_streams"]
+
+
+def check_streams(rule: Rule, streams: Mapping[str, Stream], *, may_follow: bool) -> None:
+    """Refuse a rule on a stream that is not declared, or on events that its stream does not have.
+
+    Which parameters an event has is left open: a stream declares those that must be there, and
+    others may be.
+
+    Parameters
+    ----------
+    streams : mapping of str to Stream
+        The declared ones by name.
+    may_follow : bool
+        Whether a stream may be declared later.
+
+    Raises
+    ------
+    DefinitionError
+    """
+    for part, name in _named_in(rule.on):
+        stream = streams.get(name)
+        if stream is None:
+            if may_follow:
+                continue
+            near = did_you_mean(name, streams)
+            hint = near if streams else "none is declared: do so first, with db.stream(…)"
+            raise DefinitionError(f"rule {rule.name}: there is no stream {name!r}; {hint}")
+        if not isinstance(part, Query):
+            continue
+        for kind, event in sorted(_own_keys(part.pattern)):
+            if kind == "event" and event not in stream.types:
+                raise DefinitionError(
+                    f"rule {rule.name}: query {part.name} is on the stream {name}, which has no "
+                    f"events {event!r}; {did_you_mean(event, stream.types)}"
+                )
+
+
+def _named_in(expression: Expression) -> Iterator[tuple[Expression, str]]:
+    """What of an expression names a stream, and the name."""
+    if isinstance(expression, Query) and expression.stream is not None:
+        yield expression, expression.stream
+    elif isinstance(expression, Primitive) and expression.key[0] == "late":
+        yield expression, expression.key[1]
+    for child in expression.children:
+        yield from _named_in(child)
+
+
+def _own_keys(expression: Expression) -> frozenset[tuple[str, str]]:
+    """The keys of its primitive events, without those of queries in it: they are on streams too."""
+    if isinstance(expression, Query):
+        return frozenset()
+    if not expression.children:
+        return expression.keys
+    return frozenset().union(*map(_own_keys, expression.children))
