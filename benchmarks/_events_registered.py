@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from activedb.events import Occurrence, event, seq
+from activedb.events import Expression, Occurrence, event, seq
+from activedb.events.terms import attr, part
 from activedb.rules import Catalog, RegisteredRule, Rule
 from benchmarks._events_streams import WINDOW_S, Events
 from benchmarks._nested_parts import Figure
@@ -16,6 +17,9 @@ __all__ = ["Registered"]
 _TYPES = 50
 _SEED = 7
 _TRIM_EVERY = 1_000
+_RISE = 0.5
+"""By how much the second price is above the first, where prices lie between 0 and 1."""
+_RISE_WINDOW_S = 6
 
 
 class Registered:
@@ -23,6 +27,9 @@ class Registered:
 
     Each pattern is three steps of one worker with a negation and a window of their own, over four
     of fifty types; so each event is one that two in 25 of the patterns listen to.
+
+    Those by constant are a rise on one event type, TICK, of a symbol of their own each: two steps
+    that both demand it. Every event is one that all of them listen to, and that one of them takes.
     """
 
     def __init__(self, counts: Sequence[int], events: Events):
@@ -36,43 +43,72 @@ class Registered:
             Occurrence(f"T{chance.randrange(_TYPES)}", o.us / 1e6, o.params)
             for o in events.occurrences()
         ]
+        symbols = max(counts)
+        self._ticks = [
+            Occurrence("TICK", o.timestamp, {"symbol": f"S{number}", "price": chance.random()})
+            for o in self._events
+            for number in (chance.randrange(symbols),)
+        ]
 
     def __call__(self) -> dict[str, Figure]:
         """Do one run."""
-        return {f"patterns_{count}_per_s": self._figure(count) for count in self._counts}
+        figures = {f"patterns_{count}_per_s": self._figure(count) for count in self._counts}
+        most = max(self._counts)
+        figures[f"patterns_by_constant_{most}_per_s"] = self._rate(_by_constant(most), self._ticks)
+        return figures
 
     def _figure(self, count: int) -> Figure:
-        catalog = self._catalog(count)
         # The more patterns, the fewer events: what is measured is a rate.
         events = self._events[: max(len(self._events) // max(1, count // 10), _TYPES)]
+        return self._rate(_catalog(map(_pattern, self._patterns[:count])), events)
+
+    def _rate(self, catalog: Catalog, events: Sequence[Occurrence]) -> Figure:
         started_s = time.process_time()
         for first in range(0, len(events), _TRIM_EVERY):
             for o in events[first : first + _TRIM_EVERY]:
-                for subscription in catalog.listening_to(o.key):
+                for subscription in catalog.concerned_by(o):
                     subscription.feed(o)
             for entry in catalog.entries():
                 entry.subscription.trim(o.us)
         return Figure(len(events) / (time.process_time() - started_s), "events/s")
 
-    def _catalog(self, count: int) -> Catalog:
-        catalog = Catalog()
-        for number, (types, window_s) in enumerate(self._patterns[:count]):
-            a, n, b, c = (event(f"T{type_}") for type_ in types)
-            pattern = seq(a, ~n, b, c).same("worker").within(window_s)
-            rule = Rule.define(
-                _do_nothing,
-                on=pattern,
-                when=None,
-                coupling="immediate",
-                priority=None,
-                on_abort="rule",
-                name=f"rule {number}",
-            )
-            added = catalog.add_committed(
-                RegisteredRule.of(rule, version=1, enabled=True, fingerprint="")
-            )
-            assert added, "two rules of one name"
-        return catalog
+
+def _pattern(drawn: tuple[list[int], int]) -> Expression:
+    types, window_s = drawn
+    a, n, b, c = (event(f"T{type_}") for type_ in types)
+    return seq(a, ~n, b, c).same("worker").within(window_s)
+
+
+def _by_constant(count: int) -> Catalog:
+    low, high = part("low").price, part("high").price
+    return _catalog(
+        seq(
+            event("TICK", where=attr("symbol") == f"S{number}", alias="low"),
+            event("TICK", where=attr("symbol") == f"S{number}", alias="high"),
+        )
+        .where(high > low + _RISE)
+        .within(_RISE_WINDOW_S)
+        for number in range(count)
+    )
+
+
+def _catalog(patterns: Iterable[Expression]) -> Catalog:
+    catalog = Catalog()
+    for number, pattern in enumerate(patterns):
+        rule = Rule.define(
+            _do_nothing,
+            on=pattern,
+            when=None,
+            coupling="immediate",
+            priority=None,
+            on_abort="rule",
+            name=f"rule {number}",
+        )
+        added = catalog.add_committed(
+            RegisteredRule.of(rule, version=1, enabled=True, fingerprint="")
+        )
+        assert added, "two rules of one name"
+    return catalog
 
 
 def _do_nothing(t: object, o: Occurrence) -> None:

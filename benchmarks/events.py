@@ -9,7 +9,8 @@ processor time, so per core, ours and the peers':
   by hand for this pattern alone; at least 100,000 wanted. ``seq3_next_single_per_s``: selecting
   next, against BoboCEP.
 - ``kleene_per_s``, ``kleene_columnar_per_s``: with a Kleene step, against a loop written by hand.
-- ``patterns_N_per_s``: N registered patterns over one stream, through the catalog of the rules.
+- ``patterns_N_per_s``: N registered patterns over one stream, through the catalog of the rules;
+  ``patterns_by_constant_N_per_s``: N on one event type, each on a constant of its own.
 - ``context_<name>_per_s``, ``context_<name>_columnar_per_s``: the three steps in each context.
 - ``peak_rss_mb_50m``: the most memory of a process of its own that has taken 50 million events;
   ``peak_rss_mb_5m`` that after the first tenth of them. Measured once.

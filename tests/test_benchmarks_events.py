@@ -39,6 +39,7 @@ ALONE = {
     "patterns_1_per_s",
     "patterns_3_per_s",
     "patterns_20_per_s",
+    "patterns_by_constant_20_per_s",
     "peak_rss_mb_100",
     "peak_rss_mb_1000",
     *(f"context_{context}_per_s" for context in CONTEXTS),
@@ -91,7 +92,7 @@ def test_events_benchmark_of_two_parts_prints_a_table_of_them_beside_their_peers
 
 
 def test_events_benchmark_at_its_own_size_has_the_metrics_that_are_tracked() -> None:
-    assert events.Sizes().registered == (1, 100, 1_000)  # patterns_1000_per_s
+    assert events.Sizes().registered == (1, 100, 1_000)  # patterns_1000_per_s, …_by_constant_…
     assert events.Sizes().memory == 50_000_000  # peak_rss_mb_50m
     assert events.Sizes().memory // 10 >= 1_000_000  # peak_rss_mb_5m
 

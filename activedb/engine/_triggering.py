@@ -228,8 +228,10 @@ class Triggering:
         """
         triggered: list[Triggered] = []
         fed: list[Fed] = []
+        catalog = self.catalog
+        listening = catalog.listening_to(o.key, t) if contemporaries else catalog.concerned_by(o, t)
         try:
-            for subscription in self.catalog.listening_to(o.key, t):
+            for subscription in listening:
                 items, kept = self.feed_to(subscription, o, t, contemporaries)
                 if kept:
                     fed.append(Fed(subscription, o))

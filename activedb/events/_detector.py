@@ -140,8 +140,13 @@ class Detector:
         self.is_replayable = (
             not self.is_timed and not self.reads and not any(remembers(e) for e in tree)
         )
-        self._plain = root if isinstance(root, SequenceNode) and root.is_plain else None
-        self._memoryless = root if isinstance(root, SequenceNode) and root.is_memoryless else None
+        self._plain: SequenceNode | SharedNode | None = None
+        self._memoryless: SequenceNode | SharedNode | None = None
+        if isinstance(root, SharedNode):
+            self._plain = self._memoryless = root
+        elif isinstance(root, SequenceNode):
+            self._plain = root if root.is_plain else None
+            self._memoryless = root if root.is_memoryless else None
         self._told_us: int | None = None
         self._log: deque[_Record] = deque()
         self._trimmed_us: int | None = None
@@ -161,7 +166,7 @@ class Detector:
 
         `partials` does not tell: what is shared others may have been fed before.
         """
-        if self._plain is not None:
+        if type(self._plain) is SequenceNode:
             return self.dropped + self._plain.groups.count
         return self.dropped + sum([node.kept_events for node in self._nodes])
 
@@ -463,7 +468,7 @@ class Detector:
     def _undrop(self) -> None:
         self.dropped -= 1
 
-    def _bound_plain(self, plain: SequenceNode, o: Occurrence) -> None:
+    def _bound_plain(self, plain: SequenceNode | SharedNode, o: Occurrence) -> None:
         journal: Journal = []
         try:
             self._bound(journal)

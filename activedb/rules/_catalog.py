@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from activedb.events import Occurrence
 from activedb.rules._drafts import Draft, Drafts
+from activedb.rules._listeners import Listeners
 from activedb.rules._registered import RegisteredRule
 from activedb.rules._rule import Rule
 from activedb.rules._subscription import Subscription
@@ -24,8 +26,8 @@ class Catalog:
     Attributes
     ----------
     by_key : dict
-        Event key to the committed subscriptions of enabled rules, in the order of definition. Who
-        asks whether anybody listens at all may look here, and whether there are `drafts`.
+        Event key to the `Listeners` among committed, enabled rules, if there are any. Who asks
+        whether anybody listens at all may look here, and whether there are `drafts`.
     drafts : Drafts
         False while no transaction has changed anything or ignores a rule.
     quarantine : dict
@@ -39,7 +41,7 @@ class Catalog:
 
     def __init__(self) -> None:
         self._rules: dict[str, RegisteredRule] = {}
-        self.by_key: dict[tuple[str, str], tuple[Subscription, ...]] = {}
+        self.by_key: dict[tuple[str, str], Listeners] = {}
         self._latch = threading.Condition()
         self.drafts = Drafts()
         self.quarantine: dict[str, str] = {}
@@ -55,17 +57,39 @@ class Catalog:
 
         One dict lookup; for a transaction whose hierarchy has drafts O(rules found) more.
         """
-        found = self.by_key.get(key, ())
         if self.drafts and t is not None:
-            with self._latch:
-                line = self.drafts.line(t)
-                if line:
-                    return self._seen(line, key, self.by_key.get(key, ()))
-        return found
+            drafted = self._drafted(key, t)
+            if drafted is not None:
+                return drafted
+        found = self.by_key.get(key)
+        return () if found is None else found.all
+
+    def concerned_by(self, o: Occurrence, t: Transaction | None = None) -> tuple[Subscription, ...]:
+        """Subscriptions to which `o`, raised in `t`, must be shown, in the order of definition.
+
+        Those that listen to it, but for rules that demand other constants of its attributes: they
+        neither take it nor fail. REQUIRES: `o` comes without contemporaries. As `listening_to`, and
+        what `Listeners.concerned_by` costs; for a transaction with drafts it leaves out nothing.
+        """
+        if self.drafts and t is not None:
+            drafted = self._drafted(o.key, t)
+            if drafted is not None:
+                return drafted
+        found = self.by_key.get(o.key)
+        return () if found is None else found.concerned_by(o)
 
     def listening_to_any(self, keys: Iterable[tuple[str, str]]) -> list[Subscription]:
         """Committed subscriptions to any of several primitive events, each once."""
         return list(dict.fromkeys(s for key in keys for s in self.listening_to(key)))
+
+    def _drafted(self, key: tuple[str, str], t: Transaction) -> tuple[Subscription, ...] | None:
+        """Subscriptions as `t` sees them; None: as they are committed, as its line has no draft."""
+        with self._latch:
+            line = self.drafts.line(t)
+            if not line:
+                return None
+            found = self.by_key.get(key)
+            return self._seen(line, key, () if found is None else found.all)
 
     def _seen(
         self, line: Sequence[Draft], key: tuple[str, str], committed: Iterable[Subscription]
@@ -188,7 +212,7 @@ class Catalog:
     def _apply(self, entries: Mapping[str, RegisteredRule | None]) -> None:
         """Make changes committed.
 
-        Tuples are replaced, so that readers need no latch, and each once, so that they see all
+        Listeners are replaced, so that readers need no latch, and each once, so that they see all
         changes to the rules on one event together.
         """
         changed: dict[tuple[str, str], list[Subscription]] = {}
@@ -204,7 +228,8 @@ class Catalog:
                 self.quarantine.pop(name, None)
             for key in listened | listens:
                 if key not in changed:
-                    changed[key] = list(self.by_key.get(key, ()))
+                    listeners = self.by_key.get(key)
+                    changed[key] = [] if listeners is None else list(listeners.all)
                 found = changed[key]
                 if key in listened:
                     found[:] = [s for s in found if s.rule.name != name]
@@ -213,7 +238,7 @@ class Catalog:
         self.version += 1
         for key, found in changed.items():
             if found:
-                self.by_key[key] = tuple(sorted(found, key=self.place))
+                self.by_key[key] = Listeners(key, sorted(found, key=self.place))
             else:
                 del self.by_key[key]
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
-from activedb.events import Detector, Network, Occurrence, Query, decode, encode
+from activedb.events import Detector, Expression, Network, Occurrence, Query, decode, encode
+from activedb.rules._constants import Demand, demands_of
 from activedb.rules._fingerprint import event_fingerprint
 from activedb.rules._rule import Rule
 
@@ -17,28 +19,40 @@ PARTIALS_MAX = 1_000_000
 
 
 class Sharing:
-    """What detectors need that evaluate common subexpressions once: a network, and one latch.
+    """What detectors need that evaluate common subexpressions once.
 
     Attributes
     ----------
     network : Network
+        Of those that share parts.
     latch : threading.Lock
-        That of all subscriptions that share; held while one of them is fed.
+        That of all subscriptions that share parts; held while one of them is fed.
+    wholes : mapping of Expression to _Detection
+        One that another subscription on the same event may join, with which it then has a network
+        and the latch in common: so that those that are alone wait for nobody.
     """
 
-    __slots__ = ("latch", "network")
+    __slots__ = ("latch", "network", "wholes")
 
     def __init__(self) -> None:
         self.network = Network()
         self.latch = threading.Lock()
+        self.wholes: WeakValueDictionary[Expression, _Detection] = WeakValueDictionary()
 
 
 class _Detection:
     """One detector with its latch, and what versions of the rule have to know of it together.
 
+    Parameters
+    ----------
+    make : callable
+        Returns a new detector that shares in this network.
+
     Attributes
     ----------
     detector : Detector
+    network : Network or None
+        In which it shares.
     latch : threading.Lock
     is_changed : bool
         Whether it may have another state than the one that was written last; set by every feed and
@@ -49,14 +63,51 @@ class _Detection:
         Time of the newest event that it has kept.
     """
 
-    __slots__ = ("__weakref__", "detector", "in_hand", "is_changed", "latch", "newest_us")
+    __slots__ = (
+        "__weakref__",
+        "_make",
+        "detector",
+        "in_hand",
+        "is_changed",
+        "latch",
+        "network",
+        "newest_us",
+    )
 
-    def __init__(self, detector: Detector, latch: threading.Lock):
-        self.detector = detector
-        self.latch = latch
+    def __init__(
+        self,
+        make: Callable[[Network | None], Detector],
+        network: Network | None = None,
+        latch: threading.Lock | None = None,
+    ):
+        self._make = make
+        self.detector = make(network)
+        self.network = network
+        self.latch = latch or threading.Lock()
         self.is_changed = False
         self.in_hand: list[Occurrence] = []
         self.newest_us = 0
+
+    def renewed(self) -> Detector:
+        """A detector as it was when it was new."""
+        return self._make(self.network)
+
+    def joined(self, make: Callable[[Network | None], Detector]) -> _Detection | None:
+        """One with another detector for an equal event, with which this one shares from now on.
+
+        None if they cannot share, or if this one was fed anything, which the other must not see.
+        """
+        with self.latch:
+            if self.is_changed or self.detector.partials or self.detector.dropped:
+                return None
+            network = self.network or Network(shares_whole=True)
+            other = _Detection(make, network, self.latch)
+            if not other.detector.is_sharing:
+                return None
+            if self.network is None:
+                self.network = network
+                self.detector = self.renewed()
+            return other
 
 
 class Subscription:
@@ -74,8 +125,8 @@ class Subscription:
     partials_max : int
         How many occurrences to keep at most, if the rule does not say it; 0: any number.
     sharing : Sharing, optional
-        With what others to share common subexpressions. Not used for a rule that has none that
-        can be shared, nor for one that reads the store under the latch.
+        With what others to share common subexpressions, or all of the expression. Not used for a
+        rule that has none that can be shared, nor for one that reads the store under the latch.
 
     Attributes
     ----------
@@ -93,14 +144,17 @@ class Subscription:
         Whether its predicates read the shared store.
     keys : frozenset
         Keys of the events it listens to.
+    demands : dict of tuple to frozenset of Demand
+        By key, the constants that an event must have so that it need be fed: any event of a key
+        that is not there.
     """
 
     __slots__ = (
         "_detection",
         "_event",
-        "_network",
         "_partials_max",
         "_sharing",
+        "demands",
         "is_exclusive",
         "is_replayable",
         "is_stateful",
@@ -123,28 +177,22 @@ class Subscription:
         self._partials_max = partials_max
         self._event: str | None = None
         self._sharing = sharing
-        self._network: Network | None = None
         if detecting is None:
-            latch = threading.Lock()
-            detector = self._new_detector()
-            if sharing is not None and not detector.reads:
-                with sharing.latch:
-                    self._network = sharing.network
-                    sharer = self._new_detector()
-                if sharer.is_sharing:
-                    detector, latch = sharer, sharing.latch
-                else:
-                    self._network = None
-            self._detection = _Detection(detector, latch)
+            self._detection = self._new_detection(sharing)
         else:
             self._detection = detecting._detection
-            self._network = detecting._network
         detector = self._detection.detector
         self.is_stateful = detector.is_stateful
         self.is_replayable = detector.is_replayable
         self.is_timed = detector.is_timed
         self.reads = detector.reads
         self.is_exclusive = self.is_stateful and not self.is_replayable
+        # What a detector keeps that is replayable follows from the events that it takes; to be fed
+        # others locks an exclusive one, and lets time go on.
+        is_indifferent = not self.is_exclusive and not self.reads
+        self.demands: dict[tuple[str, str], frozenset[Demand]] = (
+            demands_of(rule.on) if is_indifferent else {}
+        )
 
     def changed(self, rule: Rule, *, goes_on: bool) -> Subscription:
         """The subscription of another version of the rule."""
@@ -236,7 +284,7 @@ class Subscription:
         detection = self._detection
         if not self.is_stateful:
             if self.reads:  # which may wait, so not under the latch
-                return self._new_detector().feed(o, reader), False
+                return detection.renewed().feed(o, reader), False
             with detection.latch:
                 return detection.detector.feed(o), False
         with detection.latch:
@@ -288,7 +336,7 @@ class Subscription:
         if state is not None:
             in_hand = [decode(data) for data in state.get("in_hand", ())]
         with self._detection.latch:
-            detector = self._new_detector()
+            detector = self._detection.renewed()
             if state is not None:
                 detector.restore(state["detector"])
             self._detection.detector = detector
@@ -299,13 +347,31 @@ class Subscription:
     def _bound(self) -> int | None:
         return self.rule.partials_max or self._partials_max or None
 
-    def _new_detector(self) -> Detector:
-        rule = self.rule
-        return Detector(
-            rule.on,
-            name=None if isinstance(rule.on, Query) else rule.name,
-            on_uncertain=rule.on_uncertain,
-            partials_max=self._bound,
-            on_full=str(rule.on_full),
-            network=self._network,
-        )
+    def _new_detection(self, sharing: Sharing | None) -> _Detection:
+        rule, bound = self.rule, self._bound
+
+        def make(network: Network | None) -> Detector:
+            return Detector(
+                rule.on,
+                name=None if isinstance(rule.on, Query) else rule.name,
+                on_uncertain=rule.on_uncertain,
+                partials_max=bound,
+                on_full=str(rule.on_full),
+                network=network,
+            )
+
+        alone = _Detection(make)
+        if sharing is None or alone.detector.reads or not alone.detector.is_stateful:
+            return alone
+        with sharing.latch:
+            with_parts = _Detection(make, sharing.network, sharing.latch)
+            if with_parts.detector.is_sharing:
+                return with_parts
+            try:
+                first = sharing.wholes.get(rule.on)
+            except TypeError:  # a predicate without a hash
+                return alone
+            found = None if first is None else first.joined(make)
+            if found is None:
+                found = sharing.wholes[rule.on] = alone
+            return found

@@ -66,6 +66,7 @@ class Part:
     name: str
     inbox: SimpleQueue[list[str]] = field(default_factory=SimpleQueue)
     is_busy: bool = False
+    is_rule: bool = False
 
 
 def scenes_of(text: str) -> dict[str, list[str]]:
@@ -121,11 +122,11 @@ class Scene:
                 assert expected == [self._recorded()], self._recorded()
                 return
             case ["order"]:
-                self.db.join()
+                self._join()
                 assert expected == [self._order()], self._order()
                 return
             case ["left"]:
-                self.db.join()
+                self._join()
                 left = [*sorted(self.ledger.lines()), *self._letters()]
                 assert expected == [", ".join(left) or "nothing"], left
                 return
@@ -140,6 +141,14 @@ class Scene:
             raise self.broken[0]
         for fact in wanted:
             assert self._holds(fact), " ".join(fact)
+
+    def _join(self) -> None:
+        """Wait until nobody is at a step, and no detached rule runs.
+
+        A transaction that has committed may still have to tell the rules that it triggered.
+        """
+        self._await(lambda: not any(p.is_busy for p in self.parts.values() if not p.is_rule))
+        self.db.join()
 
     def _await(self, reached: Callable[[], bool]) -> None:
         """Wait until something is true, but not for ever."""
@@ -219,7 +228,7 @@ class Scene:
         for option in options:
             key, _, value = option.partition("=")
             given[key] = value
-        part = self.parts[name] = Part(name, is_busy=True)
+        part = self.parts[name] = Part(name, is_busy=True, is_rule=True)
 
         @self.db.rule(on=adb.event(event), coupling=coupling, name=name, **given)
         def rule(t: Transaction, o: Occurrence) -> None:

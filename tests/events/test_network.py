@@ -8,8 +8,18 @@ from random import Random
 import pytest
 
 from activedb.errors import PartialsExceeded
-from activedb.events import Detector, Expression, Occurrence, all_of, event, occurrence, seq
+from activedb.events import (
+    AccuracyInterval,
+    Detector,
+    Expression,
+    Occurrence,
+    all_of,
+    event,
+    occurrence,
+    seq,
+)
 from activedb.events._detector import Network
+from activedb.events.terms import attr
 
 A, B, C, D, N = (event(name) for name in "ABCDN")
 PAIR = seq(A, ~N, B).same("x").within(6)
@@ -19,14 +29,19 @@ EXPRESSIONS: list[Expression] = [
     all_of(PAIR, C).within(9),
     seq(A, ~N, B).same("x").within(6) | D,
 ]
+WHOLES: list[Expression] = [PAIR, seq(A, ~N, B).same("x").within(6), seq(PAIR, C), PAIR]
 
 
 def o(random: Random, second: float) -> Occurrence:
     return occurrence(random.choice("AABBCDN"), timestamp=second, x=random.randrange(2))
 
 
-def parts_of(matches: list[Occurrence]) -> list[dict[str, Occurrence]]:
-    return [dict(match.parts) or {"": match} for match in matches]
+def network_of(expressions: list[Expression]) -> Network:
+    return Network(shares_whole=expressions is WHOLES)
+
+
+def parts_of(matches: list[Occurrence]) -> list[tuple[str, dict[str, Occurrence]]]:
+    return [(match.name, dict(match.parts) or {"": match}) for match in matches]
 
 
 def test_equal_subexpressions_are_evaluated_once() -> None:
@@ -46,11 +61,17 @@ def test_equal_subexpressions_are_evaluated_once() -> None:
     assert [detector.partials for detector in detectors] == [1, 1]
 
 
+@pytest.mark.parametrize("expressions", [EXPRESSIONS, WHOLES], ids=["parts", "wholes"])
 @pytest.mark.parametrize("seed", range(40))
-def test_detectors_of_a_network_equal_detectors_alone(seed: int) -> None:
+def test_detectors_of_a_network_equal_detectors_alone(
+    seed: int, expressions: list[Expression]
+) -> None:
     random = Random(seed)
-    network = Network()
-    pairs = [(Detector(e, network=network), Detector(e)) for e in EXPRESSIONS]
+    network = network_of(expressions)
+    pairs = [
+        (Detector(e, name=f"r{number}", network=network), Detector(e, name=f"r{number}"))
+        for number, e in enumerate(expressions)
+    ]
     assert network.shared == 1
     fed: list[Occurrence] = []
     second = 0.0
@@ -76,23 +97,26 @@ def test_detectors_of_a_network_equal_detectors_alone(seed: int) -> None:
         if random.random() < 0.03:
             number = random.randrange(len(pairs))
             state = json.loads(json.dumps(pairs[number][0].state()))
-            restored = Detector(EXPRESSIONS[number], network=network)
+            restored = Detector(expressions[number], network=network)
             restored.restore(state)
             assert restored.partials == pairs[number][0].partials
 
 
+@pytest.mark.parametrize("expressions", [EXPRESSIONS, WHOLES], ids=["parts", "wholes"])
 @pytest.mark.parametrize("on_full", ["drop_oldest", "refuse"])
 @pytest.mark.parametrize("seed", range(20))
-def test_bounded_detectors_of_a_network_equal_bounded_ones_alone(seed: int, on_full: str) -> None:
+def test_bounded_detectors_of_a_network_equal_bounded_ones_alone(
+    seed: int, on_full: str, expressions: list[Expression]
+) -> None:
     random = Random(seed)
-    network = Network()
-    bounds = [random.choice([2, 3, 5, 8, 1_000]) for _ in EXPRESSIONS]
+    network = network_of(expressions)
+    bounds = [random.choice([2, 3, 5, 8, 1_000]) for _ in expressions]
     pairs = [
         (
             Detector(e, network=network, partials_max=bound, on_full=on_full),
             Detector(e, partials_max=bound, on_full=on_full),
         )
-        for e, bound in zip(EXPRESSIONS, bounds, strict=True)
+        for e, bound in zip(expressions, bounds, strict=True)
     ]
     assert network.shared == 1
     fed: list[Occurrence] = []
@@ -116,11 +140,108 @@ def test_bounded_detectors_of_a_network_equal_bounded_ones_alone(seed: int, on_f
                 alone.trim(int((second - 3) * 1_000_000))
 
 
-def fed_or_refused(detector: Detector, event_: Occurrence) -> list[dict[str, Occurrence]] | str:
+def fed_or_refused(
+    detector: Detector, event_: Occurrence
+) -> list[tuple[str, dict[str, Occurrence]]] | str:
     try:
         return parts_of(detector.feed(event_))
     except PartialsExceeded:
         return "refused"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_equal_whole_expressions_with_some_intervals_equal_those_alone(seed: int) -> None:
+    random = Random(seed)
+    network = network_of(WHOLES)
+    pairs = [
+        tuple(
+            Detector(e, name=f"r{n}", on_uncertain="certain", network=net)
+            for net in (network, None)
+        )
+        for n, e in enumerate(WHOLES)
+    ]
+    second = 0
+    for number in range(60):
+        second += random.randrange(1, 3)
+        us = second * 1_000_000
+        is_exact = number < 20 or random.random() < 0.8
+        at = second if is_exact else AccuracyInterval(us, us - 600_000, us + 600_000)
+        event_ = occurrence(random.choice("AABBCN"), timestamp=at, x=random.randrange(2))
+        for shared, alone in pairs:
+            assert parts_of(shared.feed(event_)) == parts_of(alone.feed(event_))
+            assert shared.partials == alone.partials
+        if random.random() < 0.1:
+            for shared, alone in pairs:
+                shared.trim(us - 3_000_000)
+                alone.trim(us - 3_000_000)
+
+
+def test_equal_wholes_are_evaluated_once_under_their_own_names() -> None:
+    judged = []
+
+    def judge(event_: Occurrence) -> bool:
+        judged.append(event_)
+        return True
+
+    network, pair = Network(shares_whole=True), seq(event("A", where=judge), B).within(5)
+    detectors = [Detector(pair, name=name, network=network) for name in ("one", "two")]
+    first, last = occurrence("A", timestamp=1), occurrence("B", timestamp=2)
+    made = [detector.feed(event_) for event_ in (first, last) for detector in detectors]
+    assert [[match.name for match in matches] for matches in made] == [[], [], ["one"], ["two"]]
+    assert judged == [first]
+    assert network.shared == 1
+    for detector in detectors:
+        detector.trim(9_000_000)
+    assert [detector.partials for detector in detectors] == [0, 0]
+
+
+def test_event_that_the_only_one_who_was_fed_it_withdraws_is_nothing_to_the_others() -> None:
+    network = Network()
+    detectors = [Detector(seq(PAIR, last), network=network) for last in (C, D, event("E"))]
+    gone, first = (occurrence("A", timestamp=second, x=1) for second in (1, 2))
+    detectors[0].feed(gone)
+    detectors[0].withdraw(gone)
+    assert [detector.partials for detector in detectors] == [0, 0, 0]
+    for detector in detectors:
+        detector.feed(first)
+    assert [detector.partials for detector in detectors] == [1, 1, 1]
+    assert network.shared == 1
+    detectors[1].detach()
+    last = occurrence("B", timestamp=3, x=1)
+    detectors[0].feed(last)
+    detectors[0].detach()
+    assert [detector.feed(last) for detector in detectors] == [[], [], []]
+    assert len(detectors[2].feed(occurrence("E", timestamp=4, x=1))) == 1
+
+
+def test_event_that_leaves_nothing_need_not_be_fed_to_all_who_share() -> None:
+    network = Network()
+    pair = seq(event("A", where=attr("x") == 1), B).within(9)
+    both = [Detector(seq(pair, last), network=network) for last in (C, D)]
+    both[0].feed(occurrence("A", timestamp=1, x=2))
+    kept = occurrence("A", timestamp=2, x=1)
+    for detector in both:
+        detector.feed(kept)
+    both[1].feed(occurrence("A", timestamp=3, x=2))
+    assert network.shared == 1
+    assert [detector.partials for detector in both] == [1, 1]
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_event_that_left_nothing_is_judged_again_after_a_withdrawal(members: int) -> None:
+    network = Network(shares_whole=True)
+    detectors = [Detector(PAIR, network=network) for _ in range(members)]
+    events = [occurrence(name, timestamp=n, x=1) for n, name in enumerate("ABNB")]
+    for event_ in (*events[:3], events[1]):
+        for detector in detectors:
+            detector.feed(event_)
+    between = occurrence("N", timestamp=0.5, x=1)
+    last = occurrence("B", timestamp=0.7, x=1)
+    for event_ in (between, last):
+        assert [detector.feed(event_) for detector in detectors] == [[]] * members
+    for detector in detectors:
+        detector.withdraw(between)
+        assert len(detector.feed(last)) == 1
 
 
 def test_detector_at_its_bound_takes_nothing_from_others() -> None:

@@ -79,6 +79,25 @@ def test_event_costs_its_own_rules_only_among_ten_thousand(db: Database) -> None
     assert costs[10] == costs[10_000]
 
 
+def test_event_costs_the_rules_of_its_constants_only_among_a_thousand(db: Database) -> None:
+    def action(t: Transaction, o: Occurrence) -> None:
+        pass
+
+    costs: dict[int, list[int]] = {}
+    for count in (10, 1_000):
+        with db.transaction():
+            for number in range(len(db.rules), count):
+                tick = adb.event("TICK", where=adb.attr("symbol") == f"S{number}")
+                db.rule(on=tick, name=f"r{number}")(action)
+        with db.transaction() as t:
+            ours, nobodys = (
+                adb.occurrence("TICK", timestamp=1, symbol=symbol) for symbol in ("S3", "none")
+            )
+            db._triggering.occurred(t, ours)
+            costs[count] = [calls_of(partial(db._triggering.feed, o, t)) for o in (ours, nobodys)]
+    assert costs[10] == costs[1_000]
+
+
 def test_rules_of_other_events_are_not_asked(db: Database) -> None:
     asked = define(db, 100)
     for _ in range(3):

@@ -50,7 +50,8 @@ class Builder:
         bound_us : int or None
             What its occurrences can last at most to be of use above; None: there is no bound.
         is_root : bool
-            Whether it is the whole: that is not shared, as its occurrences bear its own name.
+            Whether it is the whole, which only a network that is made for it shares, as its
+            occurrences bear its own name.
         """
         shared = self._shared
         if isinstance(expression, Primitive):
@@ -76,10 +77,12 @@ class Builder:
             )
         if isinstance(expression, Sequence | Conjunction):
             horizon_us = window_of(expression, bound_us)
-            if self._network is not None and not is_root and isinstance(expression, Sequence):
+            network = self._network
+            is_shared = network is not None and (network.shares_whole or not is_root)
+            if is_shared and isinstance(expression, Sequence):
                 hub = self._hub(expression, horizon_us)
                 if hub is not None:
-                    return SharedNode(hub, shared, next(self._indices))
+                    return SharedNode(hub, shared, next(self._indices), is_whole=is_root)
             children = self._children(expression, lasting_us(expression, bound_us))
             kind = SequenceNode if isinstance(expression, Sequence) else ConjunctionNode
             return kind(expression, children, shared, next(self._indices), horizon_us)  # type: ignore[arg-type]

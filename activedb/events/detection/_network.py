@@ -6,19 +6,21 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from activedb.events._occurrence import Occurrence
 from activedb.events._sequence import Sequence
 from activedb.events.detection._entry import Entry
 from activedb.events.detection._node import Moment, Node, Shared
 from activedb.events.detection._sequence import SequenceNode
 
 if TYPE_CHECKING:
-    from activedb.events._occurrence import Occurrence
+    from activedb.events.detection._group import Groups
     from activedb.events.detection._journal import Journal
     from activedb.events.detection._state import StateReader, StateWriter
 
 __all__ = ["Hub", "Network", "SharedNode"]
 
 Make = Callable[[Shared], SequenceNode]
+_NEVER_US = -(2**63)
 
 
 class Hub:
@@ -35,22 +37,28 @@ class Hub:
     ----------
     node : SequenceNode
     members : list of SharedNode
-        Who takes its results. All have been fed the same, but for the last event perhaps.
+        Who takes its results. All have been fed the same, but for the last event perhaps, and for
+        events that have left nothing here.
     """
 
     def __init__(self, make: Make, shared: Shared):
         self.node = make(shared)
         self.members: list[SharedNode] = []
         self._make = make
-        self._count = 0  # of the events that it was fed
+        self._count = 0  # of the events that it was fed and that have changed or made something
         self._last: Occurrence | None = None
+        self._passed: Occurrence | None = None  # the last of the others, if it came after that
         self._made: list[Occurrence] = []
         self._kept = False
+        # Until when the member that has trimmed least has, and how many have; None: unknown.
+        self._trimmed_us: int | None = None
+        self._behind = 0
 
     def join(self, member: SharedNode) -> None:
         """Take in a member, which has been fed what the others have."""
         self.members.append(member)
         member.hub, member.seen = self, self._count
+        self._trimmed_us = None
 
     def feed(self, o: Occurrence, member: SharedNode) -> list[Occurrence]:
         """What `o` completes: found when the first member asks, remembered for the others."""
@@ -61,13 +69,19 @@ class Hub:
                 return self._made
             member.detach()
             return member.hub.feed(o, member)
+        if o is self._passed:
+            return []
         for other in [other for other in self.members if other.seen < self._count]:
             other.detach()  # it was not fed the last event, and must not see it
-        before = self.node.partials
-        self._made = self.node.feed(o) if o.key in self.node.dispatch else []
-        self._kept = self.node.partials > before
-        member.has_kept(self._kept)
-        self._last = o
+        node = self.node
+        before, ended_us = node.partials, node.ended_us
+        made = node.feed(o) if o.key in node.dispatch else []
+        kept = node.partials > before
+        if not (made or kept or node.ended_us != ended_us):
+            self._passed = o  # who is not fed it misses nothing
+            return made
+        member.has_kept(kept)
+        self._last, self._made, self._kept, self._passed = o, made, kept, None
         self._count += 1
         member.seen = self._count
         return self._made
@@ -82,20 +96,57 @@ class Hub:
         if member.seen < self._count and self._last is not None:
             alone.node.withdraw(self._last)
         self.members.remove(member)
+        self._trimmed_us = None
+        last = self._last
+        if self.members and last is not None and all(m.seen < self._count for m in self.members):
+            # Only who has left was fed it.
+            self.node.withdraw(last)
+            self._last, self._made, self._passed = None, [], None
+            self._count -= 1
         return alone
+
+    def forget_passed(self) -> None:
+        """Take note that an event that has left nothing may do so now."""
+        self._passed = None
+
+    def trim(self, member: SharedNode, before_us: int) -> None:
+        """Forget what no member needs, now that this one needs nothing before a time.
+
+        Complexity: O(members), once they have all done so.
+        """
+        was, member.trimmed_us = member.trimmed_us, before_us
+        known = self._trimmed_us
+        if known is not None and before_us > known:
+            if was > known:
+                return  # others are behind
+            self._behind -= 1
+            if self._behind:
+                return
+        trimmed = [other.trimmed_us for other in self.members]
+        self._trimmed_us = least_us = min(trimmed)
+        self._behind = trimmed.count(least_us)
+        if least_us > _NEVER_US:
+            self.node.trim(least_us)
 
 
 class Network:
     """Detectors that share the evaluation of common subexpressions.
 
     Sequences of primitive events that are parts of several expressions, structurally equal, are
-    evaluated once per event: by the first detector that is fed it; the others take the result.
+    evaluated once per event: by the first detector that is fed it; the others take the result. So
+    are whole expressions, if the network is made for them.
     So each event has to be fed, as the same object, to every detector before the next one is. One
     that is not fed it gets a copy of its own of what it shared, at the next event, and so does one
     that raises, withdraws, reaches its bound or has intervals for timestamps: sharing is lost then,
     never correctness.
 
     Not thread-safe: the caller holds one latch for all its detectors.
+
+    Parameters
+    ----------
+    shares_whole : bool
+        Whether an expression that is such a sequence as a whole is shared, too. The occurrences of
+        each detector bear its own name.
 
     Examples
     --------
@@ -107,7 +158,8 @@ class Network:
     1
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, shares_whole: bool = False) -> None:
+        self.shares_whole = shares_whole
         self._by_sequence: dict[tuple[Sequence, int | None], Hub] = {}
 
     @property
@@ -128,24 +180,33 @@ class Network:
 
 
 class SharedNode(Node):
-    """A part whose sequence a hub evaluates, in one detector.
+    """A sequence that a hub evaluates, in one detector: a part, or the whole.
+
+    Parameters
+    ----------
+    is_whole : bool
+        Whether what it makes is what the detector makes, under its name.
 
     Attributes
     ----------
     hub : Hub
     seen : int
         How many events of the hub it has taken.
+    trimmed_us : int
+        What is before it needs no more.
     """
 
     hub: Hub
 
-    def __init__(self, hub: Hub, shared: Shared, index: int):
+    def __init__(self, hub: Hub, shared: Shared, index: int, *, is_whole: bool = False):
         node = hub.node
         super().__init__(node.expression, (), node.keys, shared, index)
+        self.dispatch = node.dispatch
         self.seen = 0
+        self.trimmed_us = _NEVER_US
+        self._is_whole = is_whole
         self._kept_events = 0
         self._has_parted = False
-        self._trimmed_us: int | None = None
         hub.join(self)
 
     @property
@@ -154,9 +215,11 @@ class SharedNode(Node):
         return len(self.hub.members) > 1
 
     def detach(self) -> None:
-        """Have a hub alone from now on."""
+        """Have a hub alone from now on, whose node may be changed."""
         if self.is_shared:
             self.hub.without(self).join(self)
+        else:
+            self.hub.forget_passed()
 
     @property
     def kept_events(self) -> int:
@@ -192,15 +255,34 @@ class SharedNode(Node):
             self.has_kept(self.hub.node.partials - before)
             return [self._entry(entry[3]) for entry in made_alone]
         made = self.hub.feed(o, self)
-        moment.journal.append((self._undo, (o,)))
+        moment.journal.append((self.withdraw, (o,)))
         return [self._entry(found) for found in made]
 
     def _entry(self, o: Occurrence) -> Entry:
+        if self._is_whole:
+            o = self._named(o)
         return (o.us, "", next(self.shared.arrivals), o, o.parts)
 
-    def _undo(self, o: Occurrence) -> None:
+    def _named(self, o: Occurrence) -> Occurrence:
+        return Occurrence(self.name, o.timestamp, o.params, parts=o.parts)
+
+    # -- the plain way, of a whole -------------------------------------------------------------
+
+    @property
+    def groups(self) -> Groups:
+        """What the hub keeps."""
+        return self.hub.node.groups
+
+    def feed(self, o: Occurrence) -> list[Occurrence]:
+        """As that of the sequence's own node: what `o` completes."""
+        return [self._named(found) for found in self.hub.feed(o, self)]
+
+    def withdraw(self, o: Occurrence) -> None:
+        """Undo the last feeding of `o`; from then on nothing is shared."""
         self.detach()
         self.hub.node.withdraw(o)
+
+    # -- what it keeps -------------------------------------------------------------------------
 
     @property
     def partials(self) -> int:
@@ -214,11 +296,7 @@ class SharedNode(Node):
         return self.hub.node.drop(entry, journal)
 
     def trim(self, before_us: int) -> None:
-        self._trimmed_us = before_us
-        trimmed = [member._trimmed_us for member in self.hub.members]
-        # Not before all members can do without.
-        if None not in trimmed:
-            self.hub.node.trim(min(us for us in trimmed if us is not None))
+        self.hub.trim(self, before_us)
 
     def write(self, state: StateWriter) -> Any:
         arrival = next(self.hub.node.shared.arrivals)
