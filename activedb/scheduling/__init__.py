@@ -4,21 +4,26 @@ from activedb.scheduling._access import Access
 from activedb.scheduling._body import View
 from activedb.scheduling._operations import Abort, Operation
 from activedb.scheduling._program import Program
-from activedb.scheduling._run import ProgramRun, Refusal, Results
+from activedb.scheduling._rules import MOMENT, Detection, Reaction
+from activedb.scheduling._run import FailedOutput, ProgramRun, Refusal, Results, s_transaction_of
 from activedb.scheduling._s_transactions import At, Outcome, STransaction
 from activedb.scheduling._scheduler import Scheduler, SerialOrder
 from activedb.scheduling._state import State, Versions
 from activedb.scheduling._tables import REMOVED, Ref, SharedTable
 
 __all__ = [
+    "MOMENT",
     "REMOVED",
     "Abort",
     "Access",
     "At",
+    "Detection",
+    "FailedOutput",
     "Operation",
     "Outcome",
     "Program",
     "ProgramRun",
+    "Reaction",
     "Ref",
     "Refusal",
     "Results",
@@ -29,4 +34,5 @@ __all__ = [
     "State",
     "Versions",
     "View",
+    "s_transaction_of",
 ]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from activedb.errors import DefinitionError
+from activedb.scheduling._body import Body, View
 from activedb.scheduling._operations import Operation, Read, Write
-from activedb.scheduling._tables import Ref
+from activedb.scheduling._tables import Range, Ref
 
 __all__ = ["Access"]
 
@@ -64,7 +65,7 @@ class Access:
             By default `target` alone.
         """
         _check_ref(target)
-        if target.window_us is not None or hasattr(target.key, "low"):
+        if target.window_us is not None or isinstance(target.key, Range):
             raise DefinitionError(f"{target!r} is read, not written: one key at a time is written")
         if not callable(function):
             raise DefinitionError(f"WRITE of {target!r} takes a function, not {function!r}")
@@ -72,6 +73,22 @@ class Access:
         for source in sources:
             _check_ref(source)
         self.operations.append(Write(target, sources, function, args))
+
+    def body(
+        self,
+        function: Callable[[View, Mapping[str, Any]], Any],
+        params: Mapping[str, Any],
+        reads: Iterable[Ref],
+        writes: Iterable[Ref],
+    ) -> None:
+        """The short form: a function that reads and writes within what is declared."""
+        may_read, may_write = tuple(reads), tuple(writes)
+        for ref in (*may_read, *may_write):
+            _check_ref(ref)
+        for target in may_write:
+            if target.window_us is not None:
+                raise DefinitionError(f"{target!r} is read, not written: declare the key itself")
+        self.operations.append(Body(function, params, may_read, may_write))
 
 
 def _check_ref(ref: object) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from activedb.errors import AccessError
 from activedb.scheduling._operations import Abort, Effect, Operation
-from activedb.scheduling._tables import Range, Ref, SharedTable, at_key
+from activedb.scheduling._tables import REMOVED, Computed, Range, Ref, SharedTable, at_key
 
 __all__ = ["Body", "View"]
 
@@ -15,7 +16,8 @@ __all__ = ["Body", "View"]
 class View:
     """What a function of the short form sees: the state at its s-transaction's timestamp.
 
-    It sees its own writes, as its statements run one after the other.
+    It sees its own writes, as its statements run one after the other; a window has what others
+    wrote.
     """
 
     __slots__ = ("_may_read", "_may_write", "_read", "_writes")
@@ -36,13 +38,17 @@ class View:
         AccessError
             If it is outside the declared sets, or cannot be a key.
         """
+        ref = self._with_key(ref)
         if not any(_covers(declared, ref) for declared in (*self._may_read, *self._may_write)):
             raise AccessError(f"{ref!r} is read, but not among what its s-transaction declared")
-        if ref.window_us is None and not ref.is_whole:
-            own = self._writes.get((ref.table.name, ref.key))
-            if own is not None:
-                return own[2]
-        return self._read(ref)
+        if ref.window_us is not None or not self._writes:
+            return self._read(ref)
+        if isinstance(ref.key, Range):
+            return self._own_above(dict(self._read(ref)), ref)
+        own = self._writes.get((ref.table.name, ref.key))
+        if own is None:
+            return self._read(ref)
+        return ref.table.initial if own[2] is REMOVED else own[2]
 
     def write(self, ref: Ref, value: Any) -> None:
         """Give a key a value; `REMOVED` takes it away.
@@ -52,13 +58,13 @@ class View:
         AccessError
             If it is outside the declared sets, or cannot be a key or a value of the table.
         """
-        key = at_key(ref, self._read)
-        if not any(_covers(declared, ref) for declared in self._may_write):
-            raise AccessError(f"{ref!r} is written, but not among what its s-transaction declared")
         if ref.window_us is not None or isinstance(ref.key, Range):
             raise AccessError(f"{ref!r} is read, not written: one key at a time is written")
+        ref = self._with_key(ref)
+        if not any(_covers(declared, ref) for declared in self._may_write):
+            raise AccessError(f"{ref!r} is written, but not among what its s-transaction declared")
         ref.table.check_value(value)
-        self._writes[ref.table.name, key] = (ref.table, key, value)
+        self._writes[ref.table.name, ref.key] = (ref.table, ref.key, value)
 
     def abort(self, reason: str) -> None:
         """Abort the s-transaction."""
@@ -67,6 +73,19 @@ class View:
     def effect(self, result: Any) -> Effect:
         """What was written so far, and a result."""
         return Effect(list(self._writes.values()), result)
+
+    def _with_key(self, ref: Ref) -> Ref:
+        """The same with its key computed, of what it may read, and checked."""
+        if isinstance(ref.key, Range):
+            return ref
+        key = at_key(ref, self.read)
+        return replace(ref, key=key) if isinstance(ref.key, Computed) else ref
+
+    def _own_above(self, found: dict[Hashable, Any], ref: Ref) -> dict[Hashable, Any]:
+        for table, key, value in self._writes.values():
+            if table is ref.table and _is_within(ref.key, key):
+                found[key] = value
+        return {key: found[key] for key in sorted(found) if found[key] is not REMOVED}  # type: ignore[type-var]
 
 
 class Body(Operation):
@@ -104,8 +123,10 @@ def _covers(declared: Ref, ref: Ref) -> bool:
     """Whether who declared one may access the other."""
     if declared.table is not ref.table:
         return False
-    if declared.window_us is not None and (ref.window_us or 0) > declared.window_us:
-        return False
+    if declared.window_us is not None and (
+        ref.window_us is None or ref.window_us > declared.window_us
+    ):
+        return False  # what is older than the window was not declared
     if ref.window_us is not None and declared.window_us is None and not declared.is_whole:
         return False
     if isinstance(declared.key, Range):
@@ -114,9 +135,11 @@ def _covers(declared: Ref, ref: Ref) -> bool:
             return (low is None or (ref.key.low is not None and low <= ref.key.low)) and (
                 high is None or (ref.key.high is not None and ref.key.high <= high)
             )
-        if ref.is_whole:
-            return low is None and high is None
-        return (low is None or low <= ref.key) and (high is None or ref.key < high)
+        return _is_within(declared.key, ref.key)
     if declared.is_whole:
         return True
     return bool(declared.key == ref.key)
+
+
+def _is_within(bounds: Range, key: Any) -> bool:
+    return (bounds.low is None or bounds.low <= key) and (bounds.high is None or key < bounds.high)

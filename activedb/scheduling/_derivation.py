@@ -1,18 +1,146 @@
-"""Access sets of the short form, derived from a function's source."""
+"""Access sets of the short form, derived from a function's source; it is never run for that.
+
+Each ``t.read(...)`` and ``t.write(...)`` in the function's text is one access that it may make, and
+there are no others as long as `t` is used for nothing else. Of each the table and, if it is made of
+the event's parameters alone, the key are told for each event. Where the text leaves something open
+it may be anything: a whole table, or all of them. What is found may thus be too much, never too
+little, for functions that do not change what their module or other frames have in their names.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import ast
+from collections.abc import Callable
+from dataclasses import replace
+from types import FunctionType
 from typing import Any
 
+from activedb.scheduling._expressions import Expressions, Params, Refs, Unclear
+from activedb.scheduling._function_source import Bindings, Written, written
 from activedb.scheduling._tables import Ref, SharedTable
 
 __all__ = ["derived"]
 
-Refs = Callable[[Mapping[str, Any]], Iterable[Ref]]
+_REACHES_NAMES = {"eval", "exec", "globals", "locals", "vars"}
+_LOOKS = {"get", "items", "keys", "values"}
 
 
 def derived(function: Callable[..., Any], tables: tuple[SharedTable, ...]) -> tuple[Refs, Refs]:
-    """What ``function(t, e)`` may read, and what it may write, as functions of `e`."""
+    """What ``function(t, e)`` may read, and what it may write, as functions of `e`.
+
+    Parameters
+    ----------
+    function : callable
+    tables : tuple of SharedTable
+        Those of the program; nothing else can be accessed.
+    """
     everything = [table.range() for table in tables]
+    try:
+        source = written(function)
+        if isinstance(function, FunctionType) and source is not None:
+            found = _Accesses(function, source)
+            if found.are_all:
+                writes = [_without_window(make) for make in found.writes]
+                return _sets(found.reads, tables), _sets(writes, tables)
+    except RecursionError:  # as for the interpreter, some texts are nested too deeply
+        pass
     return (lambda e: everything), (lambda e: everything)
+
+
+def _sets(makers: list[Refs], tables: tuple[SharedTable, ...]) -> Refs:
+    everything = [table.range() for table in tables]
+
+    def refs(e: Params) -> list[Ref]:
+        found: list[Ref] = []
+        for make in makers:
+            try:
+                found += [ref for ref in make(e) if ref.table in tables]
+            except Unclear:
+                return everything
+        return found
+
+    return refs
+
+
+def _without_window(make: Refs) -> Refs:
+    return lambda e: [replace(ref, window_us=None) for ref in make(e)]
+
+
+class _Accesses:
+    """The accesses in the text of a function.
+
+    Attributes
+    ----------
+    are_all : bool
+        Whether there are no others; if not, what was found is of no use.
+    reads, writes : list of callable
+        For each access what it may be to, of an event's parameters; raises `Unclear`.
+    """
+
+    def __init__(self, function: FunctionType, source: Written):
+        node = source.node
+        arguments = [each.arg for each in (*node.args.posonlyargs, *node.args.args)]
+        self.reads: list[Refs] = []
+        self.writes: list[Refs] = []
+        self.are_all = False
+        self._names = Bindings.of(node)
+        if len(arguments) < 2 or self._names.has_classes:
+            return
+        self._t, self._e = arguments[:2]
+        body = [node.body] if isinstance(node, ast.Lambda) else node.body
+        self._parents = {
+            child: parent
+            for statement in body
+            for parent in ast.walk(statement)
+            for child in ast.iter_child_nodes(parent)
+        }
+        names = [
+            each for statement in body for each in ast.walk(statement) if isinstance(each, ast.Name)
+        ]
+        if not (self._is_kept(self._t) and self._is_kept(self._e)):
+            return
+        if any(name.id in _REACHES_NAMES for name in names):
+            return
+        are_kept = all(self._is_look(name) for name in names if name.id == self._e)
+        self._expressions = Expressions(
+            function, source, self._names, self._e if are_kept else None
+        )
+        self.are_all = all(self._add(name) for name in names if name.id == self._t)
+
+    def _is_kept(self, name: str) -> bool:
+        """Whether a parameter's name stands for it everywhere."""
+        names = self._names
+        return (
+            len(names.bound[name]) == 1 and name not in names.inner and name not in names.declared
+        )
+
+    def _is_look(self, name: ast.Name) -> bool:
+        """Whether this use of the parameters leaves them as they are."""
+        parent = self._parents.get(name)
+        if isinstance(parent, ast.Subscript):
+            return parent.value is name and isinstance(parent.ctx, ast.Load)
+        if isinstance(parent, ast.Compare):
+            are_in = all(isinstance(each, ast.In | ast.NotIn) for each in parent.ops)
+            return are_in and parent.left is not name
+        return self._called(name) in _LOOKS
+
+    def _called(self, name: ast.Name) -> str | None:
+        """The method of what is called `name` that is called here."""
+        method = self._parents.get(name)
+        if not isinstance(method, ast.Attribute):
+            return None
+        call = self._parents.get(method)
+        return method.attr if isinstance(call, ast.Call) and call.func is method else None
+
+    def _add(self, name: ast.Name) -> bool:
+        """Add the access at this use of `t`; whether it is one, or none at all."""
+        method = self._called(name)
+        if method not in ("read", "write"):
+            return method == "abort"
+        call = self._parents[self._parents[name]]
+        assert isinstance(call, ast.Call)
+        given = [*call.args[:1], *(each.value for each in call.keywords if each.arg == "ref")]
+        if len(given) != 1:
+            return False
+        (self.reads if method == "read" else self.writes).append(self._expressions.refs(given[0]))
+        return True

@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from activedb.errors import DefinitionError
+from activedb.events import Expression, Occurrence
 from activedb.scheduling._access import Access
-from activedb.scheduling._body import Body
+from activedb.scheduling._body import View
 from activedb.scheduling._derivation import derived
 from activedb.scheduling._operations import Operation
+from activedb.scheduling._rules import Rule
 from activedb.scheduling._s_transactions import Outcome
 from activedb.scheduling._tables import Parameter, Ref, SharedTable
 
@@ -18,6 +20,7 @@ __all__ = ["Program"]
 Params = Mapping[str, Any]
 StateAccess = Callable[[Params, Access], None]
 Refs = Callable[[Params], Iterable[Ref]]
+RuleRefs = Callable[[Occurrence], Iterable[Ref]]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -54,9 +57,11 @@ class Program:
         for table in self.tables:
             if not isinstance(table, SharedTable):
                 raise DefinitionError(f"program {name}: {table!r} is no SharedTable")
+        self.rules: list[Rule] = []
         self._accesses: dict[str, StateAccess] = {}
         self._pre: Callable[[str, Params], Params | None] = lambda type_, params: params
         self._post: Callable[[str, Params, Outcome], Any] = lambda type_, params, outcome: None
+        self.pre_processes = False
         self.post_processes = False
 
     # -- definition ------------------------------------------------------------------------------
@@ -100,7 +105,7 @@ class Program:
 
             def access(e: Params, access: Access) -> None:
                 may_read, may_write = (() if refs is None else tuple(refs(e)) for refs in sets)
-                access.operations.append(Body(function, e, may_read, may_write))
+                access.body(function, e, may_read, may_write)
 
             access.__name__ = getattr(function, "__name__", "transaction")
             self._define(type_, access)
@@ -108,9 +113,59 @@ class Program:
 
         return define
 
+    def rule(
+        self,
+        expression: Expression,
+        *,
+        reads: RuleRefs | None = None,
+        writes: RuleRefs | None = None,
+        when: Callable[[View, Occurrence], Any] | None = None,
+        name: str | None = None,
+        priority: int = 0,
+    ) -> Callable[[F], F]:
+        """Define a rule: an action, ``function(t, o)``, that a pattern triggers.
+
+        An event that completes matches triggers one s-transaction, of its own state access, if its
+        type has one, and of the conditions and actions of all rules that are triggered: those of
+        higher priority first, then in the order of definition. Each sees what those before it have
+        written. What time alone completes is an s-transaction of that time. What pre-processing
+        drops rules do not see; all else they see as it came.
+
+        Parameters
+        ----------
+        expression : Expression
+            What triggers it; a predicate that looks at shared tables belongs into `when`.
+        reads, writes : callable, optional
+            ``reads(o)`` gives the references that condition and action may read at most, `writes`
+            those that the action may write, and both read, of an occurrence. If neither is given,
+            that is all tables.
+        when : callable, optional
+            ``when(t, o)``, the condition.
+        name : str, optional
+            By default the function's.
+        priority : int
+        """
+
+        def define(function: F) -> F:
+            rule_name = getattr(function, "__name__", "") if name is None else name
+            if any(rule.name == rule_name for rule in self.rules):
+                raise DefinitionError(f"program {self.name} has a rule {rule_name} already")
+            may_read, may_write = reads or _nothing, writes or _nothing
+            if reads is None and writes is None:
+                may_write = self._everything
+            rule = Rule(rule_name, expression, function, when, may_read, may_write, priority)
+            self.rules.append(rule)
+            return function
+
+        return define
+
+    def _everything(self, o: Occurrence) -> list[Ref]:
+        return [table.range() for table in self.tables]
+
     def pre_process(self, function: F) -> F:
         """Define pre-processing: ``function(type, params)`` gives parameters, or None to drop."""
         self._pre = function
+        self.pre_processes = True
         return function
 
     def post_process(self, function: F) -> F:
@@ -133,6 +188,10 @@ class Program:
         """The event types that it takes, in the order of definition."""
         return tuple(self._accesses)
 
+    def access(self, type_: str) -> StateAccess:
+        """The state access for events of a type."""
+        return self._accesses[type_]
+
     def parameters(self, type_: str, params: Params) -> Params | None:
         """What pre-processing makes of an event; None: it is dropped."""
         return self._pre(type_, params)
@@ -146,18 +205,27 @@ class Program:
             If one accesses a table that the program has not, or a key that cannot be one.
         """
         access = Access()
-        self._accesses[type_](params, access)
+        if type_ in self._accesses:  # else rules alone listen to it
+            self._accesses[type_](params, access)
         for operation in access.operations:
-            for ref in operation.refs():
-                if ref.table not in self.tables:
-                    raise DefinitionError(
-                        f"program {self.name} accesses {ref!r}, but {ref.table.name} is none of "
-                        "its tables"
-                    )
-                if not ref.is_whole and not isinstance(ref.key, Parameter):
-                    ref.table.check_key(ref.key)
+            self.check(operation)
         return tuple(access.operations)
+
+    def check(self, operation: Operation) -> None:
+        """Raise an error, as `operations`, if an operation accesses what it cannot."""
+        for ref in operation.refs():
+            if ref.table not in self.tables:
+                raise DefinitionError(
+                    f"program {self.name} accesses {ref!r}, but {ref.table.name} is none of "
+                    "its tables"
+                )
+            if not ref.is_whole and not isinstance(ref.key, Parameter):
+                ref.table.check_key(ref.key)
 
     def output(self, type_: str, params: Params, outcome: Outcome) -> Any:
         """What post-processing makes of an outcome; None: nothing."""
         return self._post(type_, params, outcome)
+
+
+def _nothing(o: Occurrence) -> tuple[Ref, ...]:
+    return ()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from activedb.scheduling._operations import Writes, check_distinct
 from activedb.scheduling._s_transactions import Outcome, STransaction
 from activedb.scheduling._state import State
+from activedb.scheduling._tables import Ref
 
-__all__ = ["Scheduler", "SerialOrder", "run_alone"]
+__all__ = ["Scheduler", "SerialOrder", "evaluate", "run_alone"]
 
 
 class Scheduler(Protocol):
@@ -40,7 +42,13 @@ def run_alone(transaction: STransaction, state: State) -> None:
 
     REQUIRES: all that is earlier and writes what it reads has ended.
     """
-    read = state.reader(transaction.at)
+    writes, outcome = evaluate(transaction, state.reader(transaction.at))
+    state.write(writes, transaction.at)
+    transaction.outcome = outcome
+
+
+def evaluate(transaction: STransaction, read: Callable[[Ref], Any]) -> tuple[Writes, Outcome]:
+    """What an s-transaction writes, and its outcome, given what it reads; nothing if it aborts."""
     writes: Writes = []
     results = []
     try:
@@ -51,10 +59,8 @@ def run_alone(transaction: STransaction, state: State) -> None:
         if len(writes) > 1:
             check_distinct(writes)
     except Exception as error:
-        transaction.outcome = Outcome.of_error(error)
-        return
-    state.write(writes, transaction.at)
-    transaction.outcome = Outcome(tuple(results))
+        return [], Outcome.of_error(error)
+    return writes, Outcome(tuple(results))
 
 
 class SerialOrder:

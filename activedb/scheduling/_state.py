@@ -31,6 +31,7 @@ class Versions:
         self.table = table
         self._latch = threading.Lock()
         self._of: dict[Hashable, list[_Version]] = {}  # per key in order of `at`, never empty
+        self._to_trim: set[Hashable] = set()  # of the others nothing can be forgotten
 
     def read(self, key: Hashable, before: At) -> Any:
         """The value of a key just before a place; O(log versions)."""
@@ -56,21 +57,26 @@ class Versions:
             keys = list(self._of)
         found = {}
         for key in keys:
-            if (low is None or key >= low) and (high is None or key < high):
-                value = self._at(key, before)
-                if value is not REMOVED:
-                    found[key] = value
+            value = self._at(key, before)
+            # Keys that are not there yet are not compared: that could fail.
+            if (
+                value is not REMOVED
+                and (low is None or key >= low)
+                and (high is None or key < high)
+            ):
+                found[key] = value
         return dict(sorted(found.items())) if found else found
 
     def _at(self, key: Hashable, before: At) -> Any:
         with self._latch:
-            found = self._of[key]
+            found = self._of.get(key, ())
             number = bisect_left(found, before, key=_at)
             return found[number - 1][1] if number else REMOVED
 
     def write(self, key: Hashable, at: At, value: Any) -> None:
         """Add a version, or put another value into the one at this place."""
         with self._latch:
+            self._to_trim.add(key)
             found = self._of.setdefault(key, [])
             number = bisect_left(found, at, key=_at)
             if number < len(found) and found[number][0] == at:
@@ -89,25 +95,56 @@ class Versions:
                     del self._of[key]
 
     def trim(self, mark: At) -> None:
-        """Forget versions that nothing at or after `mark`, the low-water-mark, can need."""
+        """Forget versions that nothing at or after `mark`, the low-water-mark, can need.
+
+        O(keys written since they were last trimmed to one version, and their versions).
+        """
         since_us = mark.us - self.table.history_us
         with self._latch:
-            for key in [key for key, found in self._of.items() if len(found) > 1]:
-                found = self._of[key]
-                needed = bisect_left(found, mark, key=_at) - 1  # what a plain read sees
-                if self.table.history_us:
-                    needed = min(needed, bisect_left(found, since_us, key=_us))
-                if needed > 0:
-                    del found[:needed]
-            for key in [k for k, found in self._of.items() if len(found) == 1]:
-                at, value = self._of[key][0]
-                if value is REMOVED and at < mark:
-                    del self._of[key]
+            self._to_trim = {key for key in self._to_trim if self._trim(key, mark, since_us)}
+
+    def _trim(self, key: Hashable, mark: At, since_us: int) -> bool:
+        """Trim a key; whether there may be something to forget later. REQUIRES: the latch."""
+        found = self._of.get(key)
+        if found is None:
+            return False
+        needed = bisect_left(found, mark, key=_at) - 1  # what a plain read sees
+        if self.table.history_us:
+            needed = min(needed, bisect_left(found, since_us, key=_us))
+        if needed > 0:
+            del found[:needed]
+        if len(found) > 1:
+            return True
+        at, value = found[0]
+        if value is not REMOVED:
+            return False
+        if at < mark:
+            del self._of[key]
+        return at >= mark
 
     def changed_since(self, at: At) -> dict[Hashable, Any]:
         """The newest value of each key that was written at or after a place; `REMOVED` too."""
         with self._latch:
             return {key: found[-1][1] for key, found in self._of.items() if found[-1][0] >= at}
+
+    def since(self, at: At) -> dict[Hashable, tuple[_Version, ...]]:
+        """The versions at or after a place, by key, oldest first.
+
+        REQUIRES: no `trim` since they were written. O(keys written since then).
+        """
+        with self._latch:
+            found = {key: self._of.get(key, ()) for key in self._to_trim}
+            return {
+                key: tuple(versions[bisect_left(versions, at, key=_at) :])
+                for key, versions in found.items()
+                if versions and versions[-1][0] >= at
+            }
+
+    def take_back_since(self, at: At) -> None:
+        """Remove all versions at or after a place; REQUIRES and costs as `since`."""
+        for key, versions in self.since(at).items():
+            for place, _ in versions:
+                self.take_back(key, place)
 
     def newest(self) -> dict[Hashable, Any]:
         """The newest value of every key that has one."""
@@ -184,6 +221,11 @@ class State:
         """Remove the versions that `write` has added."""
         for table, key, _ in writes:
             self.of(table).take_back(key, at)
+
+    def last_arrival(self) -> int:
+        """The greatest arrival number of a version that is kept; 0 if there is none."""
+        kept = (at for versions in self for found in versions.all().values() for at, _ in found)
+        return max((at.arrival for at in kept), default=0)
 
     def trim(self, mark: At) -> None:
         """Forget versions that no s-transaction at or after `mark` can need."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any, Final, final
 
 from activedb.errors import AccessError, DefinitionError
@@ -64,7 +65,8 @@ class SharedTable:
     ):
         if not isinstance(name, str) or not name:
             raise DefinitionError(f"a shared table needs a name, a non-empty string, not {name!r}")
-        if isinstance(history, bool) or not isinstance(history, int | float) or not history >= 0:
+        is_number = isinstance(history, int | float) and not isinstance(history, bool)
+        if not is_number or not 0 <= history < inf:
             raise DefinitionError(f"table {name}: history is some seconds, not {history!r}")
         if size is not None:
             if isinstance(size, bool) or not isinstance(size, int) or size < 1:
@@ -184,7 +186,8 @@ class Ref:
         """The values written from `seconds` before the s-transaction on, oldest first: a list."""
         if isinstance(self.key, Range):
             raise DefinitionError(f"{self!r}: a range has no window")
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+        is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        if not is_number or not 0 < seconds < inf:
             raise DefinitionError(f"{self!r}: a window is longer than 0 seconds, not {seconds!r}")
         window_us = round(seconds * 1_000_000)
         if window_us > self.table.history_us:

@@ -1,0 +1,272 @@
+"""The syntax tree of a function, if it is certain to be what it was compiled from; nothing is run.
+
+What a file says may not be what runs: it may have been changed since, or a decorator may have put
+another function in place. So the text is compiled again, and the code compared.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from types import CodeType, FunctionType
+from typing import TypeAlias
+
+__all__ = ["Bindings", "FunctionNode", "Written", "written"]
+
+FunctionNode: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+
+@dataclass(frozen=True)
+class Written:
+    """A function as it is written.
+
+    Attributes
+    ----------
+    node : ast node
+    around : tuple of ast nodes
+        The functions that it is defined in, from the inside out.
+    outside : Bindings
+        What the module binds.
+    """
+
+    node: FunctionNode
+    around: tuple[FunctionNode, ...]
+    outside: Bindings
+
+    def is_bound_once(self, name: str, *, is_free: bool) -> bool:
+        """Whether a name from outside the function is bound in one place, not in a loop.
+
+        Parameters
+        ----------
+        name : str
+        is_free : bool
+            Whether it is of a function around it; else it is global.
+        """
+        bindings = self.outside
+        if name in bindings.declared:  # some function binds it for others
+            return False
+        if is_free:
+            for node in self.around:
+                bindings = Bindings.of(node)
+                if name in bindings.bound:
+                    break
+            if name in bindings.inner:  # perhaps of a comprehension
+                return False
+        return len(bindings.bound.get(name, ())) == 1 and name not in bindings.repeated
+
+
+def written(function: object) -> Written | None:
+    """How a function is written; None if that is not certain.
+
+    O(nodes of the file) once per file, then O(definitions at its line).
+    """
+    if type(function) is not FunctionType:
+        return None
+    code = function.__code__
+    linecache.checkcache(code.co_filename)
+    lines = linecache.getlines(code.co_filename, function.__globals__)
+    codes, definitions, outside = _compiled("".join(lines), code.co_filename)
+    if not any(_is_same(code, each) for each in codes.get(code.co_firstlineno, ())):
+        return None
+    fitting = [each for each in definitions.get(code.co_firstlineno, ()) if _fits(each[0], code)]
+    if len(fitting) != 1:
+        return None
+    return Written(*fitting[0], outside)
+
+
+_Definitions: TypeAlias = dict[int, list[tuple[FunctionNode, tuple[FunctionNode, ...]]]]
+
+
+@lru_cache(maxsize=64)
+def _compiled(text: str, name: str) -> tuple[dict[int, list[CodeType]], _Definitions, Bindings]:
+    """Code objects and definitions by their first line, and what the module binds."""
+    codes: dict[int, list[CodeType]] = {}
+    definitions: _Definitions = {}
+    try:
+        module = ast.parse(text)
+        whole = compile(text, name, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError):
+        return codes, definitions, Bindings()
+    for code in _codes(whole):
+        codes.setdefault(code.co_firstlineno, []).append(code)
+    for node, around in _functions(module, ()):
+        decorators = [] if isinstance(node, ast.Lambda) else node.decorator_list
+        first = min([node.lineno, *(each.lineno for each in decorators)])
+        definitions.setdefault(first, []).append((node, around))
+    return codes, definitions, Bindings.of(module)
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _codes(each)
+
+
+def _functions(
+    node: ast.AST, around: tuple[FunctionNode, ...]
+) -> Iterator[tuple[FunctionNode, tuple[FunctionNode, ...]]]:
+    for each in ast.iter_child_nodes(node):
+        if isinstance(each, FunctionNode):
+            yield each, around
+            yield from _functions(each, (each, *around))
+        else:
+            yield from _functions(each, around)
+
+
+def _fits(node: FunctionNode, code: CodeType) -> bool:
+    name = "<lambda>" if isinstance(node, ast.Lambda) else node.name
+    arguments = node.args
+    named = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    return (
+        name == code.co_name
+        and tuple(each.arg for each in named)
+        == (code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+    )
+
+
+def _is_same(code: CodeType, other: CodeType) -> bool:
+    """Whether two code objects do the same; what the interpreter notes in them left aside."""
+    return (
+        code.co_code == other.co_code
+        and code.co_names == other.co_names
+        and code.co_varnames == other.co_varnames
+        and code.co_freevars == other.co_freevars
+        and code.co_cellvars == other.co_cellvars
+        and code.co_linetable == other.co_linetable
+        and len(code.co_consts) == len(other.co_consts)
+        and all(map(_is_same_constant, code.co_consts, other.co_consts))
+    )
+
+
+def _is_same_constant(value: object, other: object) -> bool:
+    if isinstance(value, CodeType):
+        return isinstance(other, CodeType) and _is_same(value, other)
+    if isinstance(value, frozenset):
+        return isinstance(other, frozenset) and sorted(map(repr, value)) == sorted(map(repr, other))
+    return type(value) is type(other) and repr(value) == repr(other)
+
+
+@dataclass
+class Bindings:
+    """What the statements of one scope bind.
+
+    Attributes
+    ----------
+    bound : dict of str to list of (ast.expr or None)
+        For each binding of a name in this scope: the expression whose value it gets, if it is one.
+    repeated : set of str
+        Those bound in a loop.
+    inner : set of str
+        Names that scopes within this one bind for themselves.
+    declared : set of str
+        Names declared global or nonlocal, here or within.
+    has_classes : bool
+    """
+
+    bound: dict[str, list[ast.expr | None]] = field(default_factory=dict)
+    repeated: set[str] = field(default_factory=set)
+    inner: set[str] = field(default_factory=set)
+    declared: set[str] = field(default_factory=set)
+    has_classes: bool = False
+
+    @classmethod
+    @lru_cache(maxsize=256)
+    def of(cls, scope: FunctionNode | ast.Module) -> Bindings:
+        """Those of a function, its parameters included, or of a module; not to be changed."""
+        found = cls()
+        visit = _Visit(found)
+        if isinstance(scope, ast.Module):
+            visit.all(scope.body)
+        else:
+            visit.all(_parameters(scope))
+            visit.all([scope.body] if isinstance(scope, ast.Lambda) else scope.body)
+        return found
+
+
+@dataclass(frozen=True)
+class _Visit:
+    """A look at nodes that are in the scope itself or in one within, and in a loop or not."""
+
+    found: Bindings
+    is_inner: bool = False
+    is_repeated: bool = False
+
+    def within(self) -> _Visit:
+        """A look at the scopes in this one."""
+        return replace(self, is_inner=True)
+
+    def all(self, nodes: Iterable[ast.AST | None]) -> None:
+        for node in nodes:
+            if node is not None:
+                self.node(node)
+
+    def bind(self, name: str | None, value: ast.expr | None = None) -> None:
+        if name is not None and self.is_inner:
+            self.found.inner.add(name)
+        elif name is not None:
+            self.found.bound.setdefault(name, []).append(value)
+            if self.is_repeated:
+                self.found.repeated.add(name)
+
+    def node(self, node: ast.AST) -> None:
+        """Take what a node binds, and those in it."""
+        match node:
+            case ast.Name(id=name):
+                if not isinstance(node.ctx, ast.Load):
+                    self.bind(name)
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                self.bind(name, value)
+                self.node(value)
+            case ast.AnnAssign(target=ast.Name(id=name), value=value):
+                self.bind(name, value)
+                self.all([node.annotation, value])
+            case ast.NamedExpr(target=ast.Name(id=name), value=value):
+                self.bind(name, value)  # of a comprehension too it is here, not within
+                self.node(value)
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
+                self.all([*node.args.defaults, *node.args.kw_defaults])
+                inner = self.within()
+                inner.all(_parameters(node))
+                if isinstance(node, ast.Lambda):
+                    inner.node(node.body)
+                else:
+                    self.bind(node.name)
+                    self.all(node.decorator_list)
+                    inner.all([*getattr(node, "type_params", ()), *node.body])
+            case ast.ClassDef():
+                self.found.has_classes = True
+                self.bind(node.name)
+                self.all([*node.decorator_list, *node.bases, *node.keywords])
+                self.within().all([*getattr(node, "type_params", ()), *node.body])
+            case ast.comprehension():
+                self.within().node(node.target)
+                self.all([node.iter, *node.ifs])
+            case ast.Global(names=names) | ast.Nonlocal(names=names):
+                self.found.declared.update(names)
+            case ast.alias():
+                self.bind((node.asname or node.name).split(".")[0])
+            case _:
+                if isinstance(node, _OF_NAME) or type(node).__name__ in _OF_TYPES:
+                    self.bind(getattr(node, "name", None))
+                if isinstance(node, ast.arg):
+                    self.bind(node.arg)
+                if isinstance(node, ast.MatchMapping):
+                    self.bind(node.rest)
+                within = replace(self, is_repeated=True) if isinstance(node, _LOOPS) else self
+                within.all(ast.iter_child_nodes(node))
+
+
+_OF_NAME = (ast.ExceptHandler, ast.MatchAs, ast.MatchStar)
+_OF_TYPES = ("TypeVar", "TypeVarTuple", "ParamSpec")  # of Python 3.12
+_LOOPS = (
+    *(ast.For, ast.AsyncFor, ast.While),
+    *(ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp),
+)
+
+
+def _parameters(node: FunctionNode) -> list[ast.AST]:
+    return [each for each in ast.walk(node.args) if isinstance(each, ast.arg)]

@@ -1,0 +1,27 @@
+"""Programs over columns of events and dense tables, compiled where numba can. See README.md."""
+
+from __future__ import annotations
+
+from activedb.errors import ConfigurationError
+
+try:
+    import numpy  # noqa: F401
+except ModuleNotFoundError as missing:
+    raise ConfigurationError(
+        f"programs over columns need {missing.name}: pip install 'activedb[columnar]'"
+    ) from missing
+
+from activedb.scheduling.compiled._batch import EventBatch
+from activedb.scheduling.compiled._layout import supports
+from activedb.scheduling.compiled._results import ColumnRefusal, ColumnResults
+from activedb.scheduling.compiled._run import ColumnRun
+from activedb.scheduling.compiled._state import ColumnState
+
+__all__ = [
+    "ColumnRefusal",
+    "ColumnResults",
+    "ColumnRun",
+    "ColumnState",
+    "EventBatch",
+    "supports",
+]

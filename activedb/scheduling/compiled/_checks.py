@@ -1,0 +1,134 @@
+"""Which events of a batch no s-transaction can be made of, and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from activedb.compiler import jit
+from activedb.errors import AccessError
+from activedb.scheduling._tables import SharedTable
+from activedb.scheduling.compiled._batch import Column, EventBatch, Ints
+from activedb.scheduling.compiled._layout import KeyUse, Layout
+
+__all__ = ["Checker"]
+
+
+class Checker:
+    """Checks the batches of one program.
+
+    Parameters
+    ----------
+    layout : Layout
+    """
+
+    def __init__(self, layout: Layout):
+        self._layout = layout
+        self._uses = [(use, self._mask(use.codes)) for use in layout.key_uses]
+        self._needs = {
+            name: self._mask(
+                tuple(code for code, needs in enumerate(layout.needs) if name in needs)
+            )
+            for name in layout.columns
+        }
+
+    def codes(self, batch: EventBatch) -> Ints:
+        """Per event the place of its type in the program; -1: it has none."""
+        places = {name: place for place, name in enumerate(self._layout.program.types)}
+        numbers = np.array([places.get(name, -1) for name in batch.types], np.int64)
+        if np.array_equal(numbers, np.arange(len(numbers))):
+            return batch.codes
+        return numbers[batch.codes]
+
+    def check(
+        self, batch: EventBatch, codes: Ints, punctuation_us: int | None
+    ) -> tuple[list[Column], dict[int, str]]:
+        """Columns as templates take them, and the reasons of those events that are refused.
+
+        O(rows · keys); a reason is that which the general way gives.
+        """
+        reasons: dict[int, str] = {}
+
+        def refuse(bad: Column, why: Any) -> None:
+            for row in np.flatnonzero(bad).tolist():
+                reasons.setdefault(row, why(row))
+
+        program = self._layout.program
+        if len(codes) and codes.min() < 0:
+            known = ", ".join(program.types)
+            refuse(
+                codes < 0,
+                lambda row: f"program {program.name} has no state access for it, only for {known}",
+            )
+        if punctuation_us is not None and len(codes) and batch.us.min() < punctuation_us:
+            refuse(
+                batch.us < punctuation_us,
+                lambda row: (
+                    f"it came too late: its time is before the punctuation {punctuation_us}"
+                ),
+            )
+        columns = {}
+        for name, needs in self._needs.items():
+            column = batch.params.get(name)
+            if column is None:
+                concerned = needs[codes] & (codes >= 0)
+                if concerned.any():
+                    refuse(concerned, lambda row, name=name: f"it lacks {name!r}")
+                column = np.zeros(len(codes), np.int64)
+            columns[name] = column
+        keys = dict(columns)
+        for use, concerned in self._uses:
+            given = columns[use.name]
+            if given.dtype != np.int64:
+                keys[use.name] = _whole(given)
+            if use.name not in batch.params:
+                continue
+            size = use.table.size or 0
+            if outside(codes, concerned, keys[use.name], size):
+                bad = concerned[codes] & (codes >= 0)
+                bad &= (keys[use.name] < 0) | (keys[use.name] >= size)
+                refuse(bad, lambda row, use=use, given=given: _reason(use, given, row))
+        for use, _ in self._uses:
+            columns[use.name] = keys[use.name]
+        return [columns[name] for name in self._layout.columns], reasons
+
+    def _mask(self, codes: tuple[int, ...]) -> Column:
+        mask = np.zeros(max(1, len(self._layout.templates)), np.bool_)
+        mask[list(codes)] = True
+        return mask
+
+
+def _whole(column: Column) -> Ints:
+    """Keys of a column of another kind; -1 where there is none."""
+    if column.dtype != object:
+        return np.full(len(column), -1, np.int64)  # floats and booleans are no keys
+    return np.array(
+        [
+            value
+            if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+            else -1
+            for value in column
+        ],
+        np.int64,
+    )
+
+
+def _reason(use: KeyUse, column: Column, row: int) -> str:
+    table: SharedTable = use.table
+    try:
+        table.check_key(column[row] if column.dtype == object else column.item(row))
+    except AccessError as error:
+        return f"AccessError: {error}"
+    raise AssertionError("a key was refused that is one")
+
+
+@jit
+def outside(codes: Ints, concerned: Column, keys: Ints, size: int) -> int:
+    """How many keys of types that are concerned are none of a table of this size."""
+    found = 0
+    for row in range(len(codes)):
+        code = codes[row]
+        if code >= 0 and concerned[code] and not 0 <= keys[row] < size:
+            found += 1
+    return found

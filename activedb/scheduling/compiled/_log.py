@@ -1,0 +1,181 @@
+"""Versions in columns, chained per key: what windows read."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from activedb.compiler import jit
+from activedb.scheduling._s_transactions import At
+from activedb.scheduling._tables import REMOVED
+from activedb.scheduling.compiled._batch import Column, Ints
+
+__all__ = ["NONE", "VersionLog", "window"]
+
+NONE: Final = -1
+_SPARE = 65_536
+
+
+class VersionLog:
+    """Versions of all keys of all tables with history; each points to the one of its key before.
+
+    Attributes
+    ----------
+    values : array of float64
+    us, arrivals : array of int64
+        The places of the s-transactions that wrote them.
+    before : array of int64
+        The version before it of its key, `NONE` if it is the oldest. Of one that took the key's
+        value away: ``-3 -`` that.
+    used : int
+        Places up to there are taken. Some of them hold nothing: nothing points to them.
+    """
+
+    def __init__(self) -> None:
+        self.values: Column = np.empty(0, np.float64)
+        self.us: Ints = np.empty(0, np.int64)
+        self.arrivals: Ints = np.empty(0, np.int64)
+        self.before: Ints = np.empty(0, np.int64)
+        self.used = 0
+        self._kept = 0  # were there after the last trimming
+
+    def reserve(self, count: int) -> int:
+        """Make room for so many more; the place of the first."""
+        needed = self.used + count
+        if needed > len(self.values):
+            size = max(needed, 2 * len(self.values), 1024)
+            for name in ("values", "us", "arrivals", "before"):
+                old = getattr(self, name)
+                new = np.empty(size, old.dtype)
+                new[: self.used] = old[: self.used]
+                setattr(self, name, new)
+        return self.used
+
+    def put(self, place: int, at: At, value: Any, before: int) -> None:
+        """Write one."""
+        gone = value is REMOVED
+        self.values[place] = 0.0 if gone else value
+        self.us[place] = at.us
+        self.arrivals[place] = at.arrival
+        self.before[place] = -3 - before if gone else before
+
+    def chain(self, head: int) -> list[tuple[At, Any]]:
+        """A key's versions, newest first."""
+        found: list[tuple[At, Any]] = []
+        place = head
+        while place != NONE:
+            before = self.before.item(place)
+            gone = before < NONE
+            at = At(self.us.item(place), "", self.arrivals.item(place))
+            found.append((at, REMOVED if gone else self.values.item(place)))
+            place = -3 - before if gone else before
+        return found
+
+    def window(self, head: int, since_us: int) -> list[float]:
+        """The values of a key's versions at or after a time, oldest first."""
+        found = []
+        place = head
+        while place != NONE and self.us.item(place) >= since_us:
+            before = self.before.item(place)
+            if before < NONE:
+                place = -3 - before
+            else:
+                found.append(self.values.item(place))
+                place = before
+        found.reverse()
+        return found
+
+    def needed(self, head: int, mark: At | None, history_us: int) -> tuple[tuple[At, Any], ...]:
+        """Those of a key that an s-transaction at or after `mark` may need, oldest first."""
+        found = self.chain(head)
+        if mark is None:
+            return tuple(reversed(found))
+        kept = []
+        for number, (at, value) in enumerate(found):
+            seen = number == 0 or found[number - 1][0] >= mark  # by a plain read
+            if not seen and at.us < mark.us - history_us:
+                break
+            kept.append((at, value))
+        if len(kept) == 1 and kept[0][1] is REMOVED and kept[0][0] < mark:
+            return ()
+        return tuple(reversed(kept))
+
+    def trim(self, heads: list[Ints], histories: list[int], mark: At) -> None:
+        """Forget what is not needed, if it is worth it: amortised O(1) per version."""
+        if self.used <= 2 * self._kept + _SPARE:
+            return
+        moved: Ints = np.empty(self.used, np.int64)
+        kept = 0
+        for of_table, history_us in zip(heads, histories, strict=True):
+            if history_us:
+                kept = choose(
+                    of_table, self.us, self.before, mark.us, mark.us - history_us, moved, kept
+                )
+        chosen = moved[:kept]
+        places = np.full(self.used, NONE, np.int64)
+        places[chosen] = np.arange(kept)
+        for name in ("values", "us", "arrivals"):
+            setattr(self, name, getattr(self, name)[chosen])
+        self.before = relinked(self.before, chosen, places)
+        for of_table in heads:
+            there = of_table != NONE
+            of_table[there] = places[of_table[there]]
+        self.used = self._kept = kept
+
+
+@jit
+def choose(
+    heads: Ints, us: Ints, before: Ints, mark_us: int, since_us: int, chosen: Ints, count: int
+) -> int:
+    """Write the places of versions that are needed; how many there are then."""
+    for key in range(len(heads)):
+        place = heads[key]
+        seen = False  # whether a newer one is what a plain read at the mark sees
+        while place != -1:
+            if seen and us[place] < since_us:
+                break
+            chosen[count] = place
+            count += 1
+            seen = seen or us[place] < mark_us
+            earlier = before[place]
+            place = -3 - earlier if earlier < -1 else earlier
+    return count
+
+
+@jit
+def relinked(before: Ints, chosen: Ints, places: Ints) -> Ints:
+    """What versions point to, after those chosen have moved."""
+    made = np.empty(len(chosen), np.int64)
+    for number in range(len(chosen)):
+        earlier = before[chosen[number]]
+        gone = earlier < -1
+        place = -3 - earlier if gone else earlier
+        place = places[place] if place != -1 else place
+        made[number] = -3 - place if gone else place
+    return made
+
+
+@jit
+def window(values: Column, us: Ints, before: Ints, head: int, since_us: int) -> Column:
+    """`VersionLog.window`, compiled: an array, oldest first."""
+    count = 0
+    place = head
+    while place != -1 and us[place] >= since_us:
+        earlier = before[place]
+        if earlier < -1:
+            place = -3 - earlier
+        else:
+            count += 1
+            place = earlier
+    made = np.empty(count, np.float64)
+    place = head
+    while count:
+        earlier = before[place]
+        if earlier < -1:
+            place = -3 - earlier
+        else:
+            count -= 1
+            made[count] = values[place]
+            place = earlier
+    return made

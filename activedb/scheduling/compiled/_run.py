@@ -1,0 +1,295 @@
+"""A program over batches of events in columns, punctuation by punctuation."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+import numpy as np
+
+from activedb.compiler import has_compiler
+from activedb.errors import DefinitionError
+from activedb.scheduling._program import Program
+from activedb.scheduling._s_transactions import At, Outcome, STransaction
+from activedb.scheduling._scheduler import evaluate
+from activedb.scheduling.compiled._batch import EventBatch
+from activedb.scheduling.compiled._checks import Checker
+from activedb.scheduling.compiled._conflicts import Planner
+from activedb.scheduling.compiled._layout import Layout
+from activedb.scheduling.compiled._plain import PlainLoop
+from activedb.scheduling.compiled._results import ColumnRefusal, ColumnResults
+from activedb.scheduling.compiled._rows import RAISED, Rows, is_exact
+from activedb.scheduling.compiled._state import ColumnState
+from activedb.scheduling.compiled._threads import run_plan
+
+__all__ = ["DECISIONS", "ColumnRun"]
+
+DECISIONS: Final = ("serial", "parallel", "python")
+
+_SAMPLE = 32  # rows that show what one costs
+_WORTH_S = 0.002  # threads are worth it for batches that take longer,
+_ROW_WORTH_S = 0.5e-6  # and rows that take longer than to plan them
+_PARALLELISM_MIN = 1.2
+_CHUNK_S = 0.002
+
+
+class ColumnRun:
+    """Runs a program over columns: batches in any order of time, and punctuations.
+
+    The result is that of the serial order, as `ProgramRun` with `SerialOrder` gives it: state,
+    versions that windows need, outcomes. Functions that numba can compile run compiled, the others
+    in a loop in Python; see README.md, "Which functions are compiled".
+
+    Parameters
+    ----------
+    program : Program
+    threads : int
+        How many run at once at most, the one that calls included.
+    decision : str, optional
+        ``"serial"``, the compiled serial order; ``"parallel"``, s-transactions that do not conflict
+        on all threads; ``"python"``. By default each batch's cost and conflicts decide.
+    state : ColumnState, optional
+        What to go on with; by default all tables are as at the beginning.
+
+    Attributes
+    ----------
+    state : ColumnState
+    not_compiled : str or None
+        Why the program's functions run in Python; None: they are compiled, or nothing was run yet.
+
+    Raises
+    ------
+    DefinitionError
+        If the program cannot run in columns (see `supports`), or a decision does not exist.
+
+    Not thread-safe: one thread feeds.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        threads: int = 2,
+        decision: str | None = None,
+        state: ColumnState | None = None,
+    ):
+        if decision is not None and decision not in DECISIONS:
+            raise DefinitionError(f"a decision is one of {', '.join(DECISIONS)}, not {decision!r}")
+        if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
+            raise DefinitionError(f"threads is a whole number from 1, not {threads!r}")
+        self.program = program
+        self.threads = threads
+        self.decision = decision
+        self.layout = Layout(program)
+        self.state = ColumnState(program.tables) if state is None else state
+        self.punctuation_us: int | None = None
+        self.not_compiled: str | None = None
+        self._checker = Checker(self.layout)
+        self._widths = np.array(self.layout.widths or (0,), np.int64)
+        self._waiting: list[Rows] = []
+        self._arrivals = 0
+        self._kernel: Any = None
+        self._planner: Planner | None = None
+        self._cost_s: float | None = None  # of a row, on one thread, in the last batch
+        self._plain = PlainLoop(self.layout)
+        if decision == "python":
+            self.not_compiled = "the decision was python"
+        elif not has_compiler():
+            self.not_compiled = "numba is not installed"
+        else:
+            self._load()
+
+    @property
+    def waiting(self) -> int:
+        """How many events wait for a punctuation."""
+        return sum(map(len, self._waiting))
+
+    def feed(self, batch: EventBatch, punctuation_us: int | None = None) -> ColumnResults:
+        """Take events; run those that a punctuation has passed.
+
+        Parameters
+        ----------
+        batch : EventBatch
+            In any order.
+        punctuation_us : int, optional
+            No event before it comes any more.
+
+        Returns
+        -------
+        ColumnResults
+        """
+        refused = self._take(batch)
+        if punctuation_us is None or (
+            self.punctuation_us is not None and punctuation_us <= self.punctuation_us
+        ):
+            results = ColumnResults(self.layout, self._nothing())
+        else:
+            self.punctuation_us = punctuation_us
+            results = self._run(self._passed(punctuation_us))
+            self.state.trim(At(punctuation_us, "", 0))
+        results.refused = refused
+        return results
+
+    def finish(self) -> ColumnResults:
+        """The end of the stream: run all that waits."""
+        waiting, self._waiting = self._waiting, []
+        return self._run(Rows.joined(waiting) if waiting else self._nothing())
+
+    # -- taking ----------------------------------------------------------------------------------
+
+    def _take(self, batch: EventBatch) -> list[ColumnRefusal]:
+        codes = self._checker.codes(batch)
+        columns, reasons = self._checker.check(batch, codes, self.punctuation_us)
+        count = len(batch) - len(reasons)
+        arrivals = np.arange(self._arrivals + 1, self._arrivals + count + 1)
+        self._arrivals += count
+        refused: list[ColumnRefusal] = []
+        rows = Rows(codes, batch.us, arrivals, batch.ids, batch.params, columns)
+        if reasons:
+            kept = np.ones(len(batch), np.bool_)
+            kept[list(reasons)] = False
+            rows.arrivals = np.cumsum(kept) + (self._arrivals - count)
+            rows = rows.take(kept)
+            refused = [ColumnRefusal(row, reasons[row]) for row in sorted(reasons)]
+        if len(rows):
+            self._waiting.append(rows)
+        return refused
+
+    def _passed(self, punctuation_us: int) -> Rows:
+        """Take those out of what waits that a punctuation has passed."""
+        passed, waiting = [], []
+        for rows in self._waiting:
+            if rows.us.max() < punctuation_us:
+                passed.append(rows)
+                continue
+            before = rows.us < punctuation_us
+            if before.any():
+                passed.append(rows.take(before))
+                rows = rows.take(~before)
+            waiting.append(rows)
+        self._waiting = waiting
+        return Rows.joined(passed) if passed else self._nothing()
+
+    def _nothing(self) -> Rows:
+        none = np.empty(0, np.int64)
+        return Rows(none, none, none, None, {}, [none for _ in self.layout.columns])
+
+    # -- running ---------------------------------------------------------------------------------
+
+    def _run(self, rows: Rows) -> ColumnResults:
+        order = rows.order()
+        if order is not None:
+            rows = rows.take(order)
+        count = len(rows)
+        widths = self._widths[rows.codes]
+        rows.slots = np.cumsum(widths) - widths
+        total = int(rows.slots[-1] + widths[-1]) if count else 0
+        rows.outcomes = np.zeros(count, np.uint16)
+        rows.special = {}
+        results = ColumnResults(self.layout, rows)
+        if not count:
+            return results
+        log = self.state.log
+        if self.layout.has_history:
+            log.reserve(total)
+        if self._is_compiled(rows):
+            rows.results = np.empty(total, np.float64)
+            self._run_compiled(rows, results)
+        else:
+            self._run_plain(rows, results)
+        if self.layout.has_history:
+            log.used += total
+        return results
+
+    def _run_plain(self, rows: Rows, results: ColumnResults) -> None:
+        def failed(row: int, error: Exception) -> None:
+            rows.outcomes[row] = RAISED
+            rows.special[row] = Outcome.of_error(error)
+
+        results.decision = "python"
+        results.kept = self._plain.run(rows, self.state, failed, lambda row: self._alone(rows, row))
+
+    def _alone(self, rows: Rows, row: int) -> None:
+        """Run one s-transaction the general way, over the columns.
+
+        REQUIRES: all that is earlier and conflicts has ended; nothing later that conflicts runs.
+        """
+        at = rows.at(row)
+        type_ = self.program.types[rows.codes.item(row)]
+        params = rows.params_of(row)
+        transaction = STransaction(at, type_, params, self.program.operations(type_, params))
+        writes, outcome = evaluate(transaction, self.state.reader(at))
+        self.state.write_at(writes, at, self.state.log.used + rows.slots.item(row))
+        rows.outcomes[row] = 0 if outcome.committed else RAISED
+        rows.special[row] = outcome
+
+    def _load(self) -> None:
+        from activedb.scheduling.compiled._functions import NotCompilable
+        from activedb.scheduling.compiled._kernels import kernel_of
+
+        try:
+            self._kernel = kernel_of(self.program, self.program.types)
+        except NotCompilable as error:
+            self.not_compiled = str(error)
+
+    def _is_compiled(self, rows: Rows) -> bool:
+        """Whether such columns can be run compiled; compiles the kernel, the first time."""
+        if self.not_compiled is not None or not all(map(is_exact, rows.columns)):
+            return False
+        from activedb.scheduling.compiled._functions import NotCompilable
+
+        try:
+            self._kernel.compile(self._kernel.arguments(rows, self.state))
+        except NotCompilable as error:
+            self.not_compiled = str(error)
+            return False
+        return True
+
+    def _run_compiled(self, rows: Rows, results: ColumnResults) -> None:
+        """Run rows serially or on threads, whichever is decided."""
+        arguments = self._kernel.arguments(rows, self.state)
+        count = len(rows)
+        results.decision = "serial"
+        first = 0
+        start = time.thread_time()
+        if self.decision is None and self.threads > 1:
+            if self._cost_s is None:
+                first = self._serially(rows, 0, min(_SAMPLE, count), arguments)
+                self._cost_s = (time.thread_time() - start) / first
+            if self._cost_s > _ROW_WORTH_S and self._cost_s * (count - first) > _WORTH_S:
+                self._in_parallel(rows, results, first, arguments)
+        elif self.decision == "parallel":
+            self._in_parallel(rows, results, first, arguments)
+        if results.decision == "serial":
+            self._serially(rows, first, count, arguments)
+            self._cost_s = (time.thread_time() - start) / count
+
+    def _in_parallel(
+        self, rows: Rows, results: ColumnResults, first: int, arguments: tuple[Any, ...]
+    ) -> None:
+        """Run rows from `first` on on threads, if their conflicts leave something to share."""
+        if self._planner is None:
+            self._planner = Planner(self.layout)
+        plan = self._planner.plan(rows, first)
+        if self.decision is None and plan.parallelism < _PARALLELISM_MIN:
+            return
+        results.decision = "parallel"
+        busy_s = run_plan(
+            plan,
+            lambda todo, count, done, now: self._kernel.chunk(
+                todo, count, done, now, plan, arguments
+            ),
+            lambda row: self._alone(rows, row),
+            threads=self.threads,
+            chunk_rows=64 if not self._cost_s else int(_CHUNK_S / self._cost_s),
+        )
+        self._cost_s = busy_s / (len(rows) - first)
+
+    def _serially(self, rows: Rows, first: int, last: int, arguments: tuple[Any, ...]) -> int:
+        """Run rows one after the other; `last`."""
+        while first < last:
+            row = self._kernel.in_turn(first, last, arguments)
+            if row < 0:
+                break
+            self._alone(rows, row)
+            first = row + 1
+        return last

@@ -1,0 +1,200 @@
+"""Dense tables as columns, and the versions that windows need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from activedb.errors import DefinitionError
+from activedb.scheduling._operations import Writes
+from activedb.scheduling._s_transactions import At
+from activedb.scheduling._state import State
+from activedb.scheduling._tables import REMOVED, Ref, SharedTable, at_key
+from activedb.scheduling.compiled._batch import Column, Ints
+from activedb.scheduling.compiled._log import NONE, VersionLog
+
+__all__ = ["CHANGED", "WRITTEN", "ColumnState"]
+
+WRITTEN: Final = 1
+CHANGED: Final = 2
+
+
+class ColumnState:
+    """Shared tables with a size, each a column of numbers: the newest value of every key.
+
+    Parameters
+    ----------
+    tables : iterable of SharedTable
+
+    Attributes
+    ----------
+    tables : tuple of SharedTable
+    values : list of array of float64, each of shape (size,)
+        Per table the newest value of each key.
+    written : list of array of uint8, each of shape (size,)
+        Flags: `WRITTEN`, it has a value that somebody has written; `CHANGED`, somebody has written
+        or removed it since the last `settle`.
+    heads : list of array of int64
+        Of a table with history: per key the place of its newest version in `log`; else empty.
+    log : VersionLog
+        Versions within the history of tables that have one.
+    mark : At
+        Up to where versions were trimmed.
+
+    Raises
+    ------
+    DefinitionError
+        If a table has no size, or two have one name.
+
+    Not thread-safe but for accesses to different keys.
+    """
+
+    def __init__(self, tables: Iterable[SharedTable]):
+        self.tables = tuple(tables)
+        names = set()
+        for table in self.tables:
+            if table.size is None:
+                raise DefinitionError(
+                    f"table {table.name} has no size: give it one to hold it in columns"
+                )
+            if table.name in names:
+                raise DefinitionError(f"two shared tables are called {table.name}")
+            names.add(table.name)
+        sizes = [table.size or 0 for table in self.tables]
+        self.values: list[Column] = [
+            np.full(size, table.initial, np.float64)
+            for table, size in zip(self.tables, sizes, strict=True)
+        ]
+        self.written: list[Column] = [np.zeros(size, np.uint8) for size in sizes]
+        self.heads: list[Ints] = [
+            np.full(size if table.history_us else 0, NONE, np.int64)
+            for table, size in zip(self.tables, sizes, strict=True)
+        ]
+        self.log = VersionLog()
+        self.mark: At | None = None
+
+    # -- whole tables ----------------------------------------------------------------------------
+
+    def number(self, table: SharedTable) -> int:
+        """The place of a table.
+
+        Raises
+        ------
+        DefinitionError
+            If the table is not part of it.
+        """
+        for place, other in enumerate(self.tables):
+            if other is table:
+                return place
+        raise DefinitionError(f"shared table {table.name} is no part of this state")
+
+    def column(self, table: SharedTable) -> Column:
+        """The newest value of every key, the initial one of those that nobody has written."""
+        return self.values[self.number(table)]
+
+    def newest(self, table: SharedTable) -> dict[Hashable, float]:
+        """The newest value of every key that somebody has written."""
+        place = self.number(table)
+        keys = np.flatnonzero(self.written[place] & WRITTEN)
+        return dict(zip(keys.tolist(), self.values[place][keys].tolist(), strict=True))
+
+    def changes(self, table: SharedTable) -> tuple[Ints, Column, npt.NDArray[np.bool_]]:
+        """What has changed since the last `settle`; O(size).
+
+        Returns
+        -------
+        keys : array of int64
+        values : array of float64
+            Their newest values.
+        there : array of bool
+            False where the value was removed.
+        """
+        place = self.number(table)
+        keys = np.flatnonzero(self.written[place] & CHANGED)
+        return keys, self.values[place][keys], (self.written[place][keys] & WRITTEN) != 0
+
+    def settle(self) -> None:
+        """From now on `changes` are those that come after this."""
+        for written in self.written:
+            written &= WRITTEN
+
+    def all(self, table: SharedTable) -> dict[Hashable, tuple[tuple[At, Any], ...]]:
+        """Every version that a window may need, and that a read may see, oldest first.
+
+        Of tables without history, the newest ones, whose times were not kept: all are at the
+        beginning of time.
+        """
+        place = self.number(table)
+        if not table.history_us:
+            beginning = At(0, "", 0)
+            return {key: ((beginning, value),) for key, value in self.newest(table).items()}
+        found: dict[Hashable, tuple[tuple[At, Any], ...]] = {}
+        for key in np.flatnonzero(self.heads[place] != NONE).tolist():
+            versions = self.log.needed(self.heads[place][key], self.mark, table.history_us)
+            if versions:
+                found[key] = versions
+        return found
+
+    def to_state(self) -> State:
+        """The same for the general way."""
+        state = State(self.tables)
+        for table in self.tables:
+            versions = state.of(table)
+            for key, found in self.all(table).items():
+                for at, value in found:
+                    versions.write(key, at, value)
+        return state
+
+    @classmethod
+    def of_state(cls, state: State) -> ColumnState:
+        """The same as a state of the general way, all of whose tables have sizes."""
+        made = cls(versions.table for versions in state)
+        for versions in state:
+            for key, found in versions.all().items():
+                for at, value in found:
+                    made.write([(versions.table, key, value)], at)
+        return made
+
+    # -- one s-transaction -----------------------------------------------------------------------
+
+    def reader(self, before: At) -> Callable[[Ref], Any]:
+        """What references give, as of a place that is after all that was written so far."""
+
+        def read(ref: Ref) -> Any:
+            place = self.number(ref.table)
+            key: Any = at_key(ref, read)
+            if ref.window_us is None:
+                return self.values[place].item(key)
+            return self.log.window(self.heads[place].item(key), before.us - ref.window_us)
+
+        return read
+
+    def write(self, writes: Writes, at: At) -> None:
+        """Add versions at a place that is after all of these keys' others."""
+        if any(table.history_us for table, _, _ in writes):
+            start = self.log.reserve(len(writes))
+            self.write_at(writes, at, start)
+            self.log.used = start + len(writes)
+        else:
+            self.write_at(writes, at, 0)
+
+    def write_at(self, writes: Writes, at: At, start: int) -> None:
+        """The same, with the versions at these places of the log, which are reserved."""
+        for number, (table, key, value) in enumerate(writes):
+            place, row = self.number(table), int(key)  # type: ignore[call-overload]
+            gone = value is REMOVED
+            self.values[place][row] = table.initial if gone else value
+            self.written[place][row] = CHANGED if gone else CHANGED | WRITTEN
+            if table.history_us:
+                self.log.put(start + number, at, value, self.heads[place].item(row))
+                self.heads[place][row] = start + number
+
+    def trim(self, mark: At) -> None:
+        """Forget versions that no s-transaction at or after `mark` can need."""
+        if self.mark is None or mark > self.mark:
+            self.mark = mark
+        histories = [table.history_us for table in self.tables]
+        self.log.trim(self.heads, histories, self.mark)

@@ -1,0 +1,156 @@
+"""Rows of a plan on several threads, handed out as they become ready."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from activedb.scheduling.compiled._conflicts import Plan, completed
+
+__all__ = ["run_plan"]
+
+Chunk = Callable[[Any, int, Any, int], tuple[int, int, int]]
+
+_CHUNK_MAX = 4096
+
+
+def run_plan(
+    plan: Plan,
+    chunk: Chunk,
+    alone: Callable[[int], None],
+    *,
+    threads: int,
+    chunk_rows: int,
+) -> float:
+    """Run all rows of a plan; the thread that calls is one of those that do.
+
+    Parameters
+    ----------
+    plan : Plan
+    chunk : callable
+        ``chunk(todo, count, done, now)`` is `Kernel.chunk` with this plan.
+    alone : callable
+        Runs a row that the kernel leaves to Python.
+    threads : int
+    chunk_rows : int
+        How many rows a thread takes at most at a time.
+
+    Returns
+    -------
+    float
+        Seconds that all threads together were busy with rows.
+
+    Raises
+    ------
+    BaseException
+        What `alone` or a kernel raised, after all threads have ended.
+    """
+    handout = _Handout(plan, threads, max(1, min(chunk_rows, _CHUNK_MAX)))
+
+    def work() -> None:
+        try:
+            handout.work(chunk, alone)
+        except BaseException as error:
+            handout.stop(error)
+
+    others = [
+        threading.Thread(target=work, name=f"columns-{number}", daemon=True)
+        for number in range(1, threads)
+    ]
+    started = []
+    try:
+        for thread in others:
+            thread.start()
+            started.append(thread)
+        handout.work(chunk, alone)
+    except BaseException as error:
+        handout.stop(error)
+    for thread in started:
+        thread.join()
+    if handout.error is not None:
+        raise handout.error
+    return handout.busy_s
+
+
+class _Handout:
+    """What is ready, and how many are left.
+
+    Latch: ``_changed``, held while rows are taken or completed, never while one runs. A thread that
+    finds nothing ready waits on it; whoever completes rows such that others become ready, or the
+    last one, notifies.
+    """
+
+    def __init__(self, plan: Plan, threads: int, chunk_rows: int):
+        self.error: BaseException | None = None
+        self.busy_s = 0.0
+        self._plan = plan
+        self._edges = (plan.first_edge, plan.edge_to, plan.edge_next, plan.waits)
+        self._share = 2 * threads
+        self._chunk_rows = chunk_rows
+        self._changed = threading.Condition(threading.Lock())
+        self._ready_count = plan.ready_count
+        self._left = plan.count
+        self._now = 0  # how often something was completed
+        self._waiting = 0
+        self._running = 0
+
+    def stop(self, error: BaseException) -> None:
+        """End all threads, for a reason."""
+        with self._changed:
+            if self.error is None:
+                self.error = error
+            self._changed.notify_all()
+
+    def work(
+        self,
+        chunk: Chunk,
+        alone: Callable[[int], None],
+    ) -> None:
+        """What each thread does."""
+        todo = np.empty(self._chunk_rows, np.int64)
+        done = np.empty(self._chunk_rows, np.int64)
+        made, busy_s = 0, 0.0
+        while True:
+            with self._changed:
+                if made:
+                    self._complete(done, made, busy_s)
+                left = self._take(todo)
+                now = self._now
+            if not left:
+                return
+            start, made = time.thread_time(), 0
+            while left:
+                row, left, ran = chunk(todo, left, done[made:], now)
+                made += ran
+                if row >= 0:
+                    alone(row)
+            busy_s = time.thread_time() - start
+
+    def _complete(self, done: Any, made: int, busy_s: float) -> None:
+        self.busy_s += busy_s
+        self._running -= 1
+        self._left -= made
+        self._now += 1
+        before = self._ready_count
+        self._ready_count = completed(done, made, *self._edges, self._now, self._plan.ready, before)
+        if self._waiting and (self._ready_count or not self._left):
+            self._changed.notify_all()
+
+    def _take(self, todo: Any) -> int:
+        """Take some of those ready, the last first; none: all is done, or an error ends it."""
+        while self.error is None and self._left and not self._ready_count:
+            assert self._running, "rows wait for each other"
+            self._waiting += 1
+            self._changed.wait()
+            self._waiting -= 1
+        if self.error is not None or not self._left:
+            return 0
+        count = max(1, min(self._chunk_rows, self._ready_count // self._share))
+        self._ready_count -= count
+        todo[:count] = self._plan.ready[self._ready_count : self._ready_count + count]
+        self._running += 1
+        return count

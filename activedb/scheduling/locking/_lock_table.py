@@ -1,0 +1,156 @@
+"""The lock table: all locks of a run, and the requests that wait."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from heapq import heappop, heappush
+
+from activedb.errors import AccessError
+from activedb.scheduling._s_transactions import At
+from activedb.scheduling.locking._gate import Gate, Stopped
+from activedb.scheduling.locking._insertion import Lock, Locked
+from activedb.scheduling.locking._marks import Mark, Waiter
+from activedb.scheduling.locking._modes import Compatibility, Mode, blockers
+
+__all__ = ["LockTable", "just_after"]
+
+
+class LockTable:
+    """Locks with timestamps, inserted in any order of arrival, granted in the order of time.
+
+    Parameters
+    ----------
+    compatibility : mapping
+        Figure 3: `FIGURE_3_S2PL` or `FIGURE_3_LWM`.
+    gate : Gate, optional
+        Hears who waits, and who need not any more.
+
+    Notes
+    -----
+    A request is granted when the punctuation has passed it, and no older lock that it does not go
+    with is left (Wang et al., algorithm 2 with the two lines of appendix F). Once the punctuation
+    has passed it no older lock can be inserted; so the marks that it waits for only rise, and it
+    may wait for one after the other. It sleeps on a condition of its own, and whoever ends the
+    lock that was in its way wakes it, and nobody else.
+
+    Latch: ``_latch``; the gate's is taken under it.
+    """
+
+    def __init__(self, compatibility: Compatibility, gate: Gate | None = None):
+        self._blockers = blockers(compatibility)
+        self._gate = gate
+        self._latch = threading.Lock()
+        self._marks: dict[Lock, Mark] = {}  # by object and mode; none that is idle
+        self._of: dict[At, tuple[Lock, ...]] = {}
+        self._punctuation: At | None = None
+        self._unpunctuated: list[Waiter] = []  # a heap
+        self._waiting: set[Waiter] = set()
+        self._is_stopped = False
+        kept = {mode for modes in self._blockers.values() for mode in modes}
+        self._kept = frozenset(kept)  # locks in other modes block nobody
+
+    def insert(self, at: At, locks: Iterable[Lock]) -> None:
+        """Insert the locks of an s-transaction, before it runs.
+
+        Raises
+        ------
+        AccessError
+            If the punctuation has passed it, or it has locks already.
+        """
+        kept = tuple(lock for lock in locks if lock.mode in self._kept)
+        with self._latch:
+            if self._punctuation is not None and at < self._punctuation:
+                raise AccessError(
+                    f"locks of an s-transaction at {at.us} come too late: the punctuation is at "
+                    f"{self._punctuation.us}"
+                )
+            if at in self._of:
+                raise AccessError(f"the s-transaction at {at} has its locks already")
+            self._of[at] = kept
+            for lock in kept:
+                mark = self._marks.get(lock)
+                if mark is None:
+                    mark = self._marks[lock] = Mark()
+                mark.add(at)
+
+    def punctuate(self, before: At) -> None:
+        """Tell that no locks of an s-transaction before a place are inserted any more."""
+        with self._latch:
+            if self._punctuation is not None and before <= self._punctuation:
+                return
+            self._punctuation = before
+            while self._unpunctuated and self._unpunctuated[0].at < before:
+                self._grant(heappop(self._unpunctuated))
+
+    def request(self, at: At, locks: Iterable[Lock]) -> None:
+        """Return when all these locks are granted.
+
+        Raises
+        ------
+        Stopped
+            If the table has been stopped.
+        """
+        with self._latch:
+            if self._punctuation is None or at >= self._punctuation:
+                waiter = Waiter(at, self._latch)
+                heappush(self._unpunctuated, waiter)
+                self._sleep(waiter)
+            for on, mode in locks:
+                for held in self._blockers[mode]:
+                    mark = self._marks.get(Lock(on, held))
+                    if mark is not None and not mark.lets_pass(at):
+                        waiter = Waiter(at, self._latch)
+                        mark.join(waiter)
+                        self._sleep(waiter)
+
+    def release(self, at: At) -> None:
+        """End all locks of an s-transaction, and wake those for whom they were in the way."""
+        with self._latch:
+            for lock in self._of.pop(at):
+                mark = self._marks[lock]
+                for waiter in mark.end(at):
+                    self._grant(waiter)
+                if mark.is_idle:
+                    del self._marks[lock]
+
+    def stop(self) -> None:
+        """Have all requests, those that wait and those to come, raise `Stopped`."""
+        with self._latch:
+            self._is_stopped = True
+            for waiter in self._waiting:
+                waiter.wake()
+
+    def low_water_mark(self, on: Locked, mode: Mode = Mode.WRITE) -> At | None:
+        """The oldest timestamp of the locks of a mode on an object; None: there are none."""
+        with self._latch:
+            mark = self._marks.get(Lock(on, mode))
+            return None if mark is None else mark.oldest
+
+    def __len__(self) -> int:
+        """How many s-transactions have locks."""
+        with self._latch:
+            return len(self._of)
+
+    def _sleep(self, waiter: Waiter) -> None:
+        if self._is_stopped:
+            raise Stopped
+        self._waiting.add(waiter)
+        if self._gate is not None:
+            self._gate.blocked(waiter.at)
+        while not waiter.is_granted:
+            waiter.wait()
+            if self._is_stopped:
+                raise Stopped
+
+    def _grant(self, waiter: Waiter) -> None:
+        waiter.is_granted = True
+        self._waiting.discard(waiter)
+        if self._gate is not None:
+            self._gate.unblocked(waiter.at)
+        waiter.wake()
+
+
+def just_after(at: At) -> At:
+    """The first place after one: a punctuation there has passed it."""
+    return At(at.us, at.id, at.arrival + 1)

@@ -1,0 +1,88 @@
+"""No scheduler: every access happens when it comes (Wang et al., section 2)."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any
+
+from activedb.scheduling._operations import Writes
+from activedb.scheduling._s_transactions import At, STransaction
+from activedb.scheduling._scheduler import evaluate
+from activedb.scheduling._state import State
+from activedb.scheduling._tables import Ref
+from activedb.scheduling.locking._gate import Choose, Turns
+from activedb.scheduling.locking._lock_table import just_after
+from activedb.scheduling.locking._pool import check_threads, run_in_order
+from activedb.scheduling.locking._reading import resolving
+
+__all__ = ["PushBased"]
+
+_END = At(sys.maxsize, "", 0)
+
+
+class PushBased:
+    """What stream engines do without stream transactions: it shows the anomalies, and is no choice.
+
+    S-transactions run on threads as they arrive. A read gives what was written last, in the order
+    in which writes were made, whatever its timestamp: so it may read too late, and a writer may
+    write too late.
+
+    Parameters
+    ----------
+    order : callable, optional
+        Chooses whose access is next, as of `Turns`; by default they come as the threads do.
+    threads : int
+        How many s-transactions run at a time, at most.
+
+    Attributes
+    ----------
+    trace : list of (At, str)
+        With an order: the accesses of the last run, in that order.
+    """
+
+    name = "push-based"
+
+    def __init__(self, order: Choose | None = None, *, threads: int = 4):
+        self._order = order
+        self.threads = check_threads(threads)
+        self._added: list[STransaction] = []
+        self.trace: list[tuple[At, str]] = []
+
+    def add(self, transaction: STransaction) -> None:
+        """Take an s-transaction; they begin in this order."""
+        self._added.append(transaction)
+
+    def run(self, state: State) -> None:
+        """Run what was added. Versions are placed in the order in which they are written."""
+        added, self._added = self._added, []
+        if not added:
+            return
+        gate = None if self._order is None else Turns(self._order)
+        latch = threading.Lock()
+        last = min(transaction.at for transaction in added)
+
+        def write(writes: Writes, at: At) -> None:
+            nonlocal last
+            with latch:
+                last = at if at > last else just_after(last)
+                state.write(writes, last)
+
+        def work(transaction: STransaction) -> None:
+            at = transaction.at
+
+            def newest(ref: Ref) -> Any:
+                if ref.window_us is None:
+                    return state.value(ref, _END)
+                return state.of(ref.table).window(ref.key, at.us - ref.window_us, _END)
+
+            read = resolving(newest, at, gate=gate)
+            writes, transaction.outcome = evaluate(transaction, read)
+            for item in writes:
+                if gate is not None:
+                    gate.access(at, f"write {item[0][item[1]]!r}")
+                write([item], at)
+
+        run_in_order(added, work, threads=self.threads, stop=lambda: None, gate=gate)
+        if gate is not None:
+            self.trace = gate.trace

@@ -1,0 +1,268 @@
+"""In which order workers take what is RDY: the three ways to explore a TPG."""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum, auto
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING
+
+from activedb.scheduling.tpg._groups import Group
+from activedb.scheduling.tpg._vertex import Node, Vertex
+
+if TYPE_CHECKING:
+    from activedb.scheduling.tpg._execution import Execution
+
+__all__ = ["Exploration", "Take", "exploration_of"]
+
+
+class Take(Enum):
+    """What there is for a worker if it is no operation."""
+
+    WAIT = auto()
+    """Nothing now; others are at work."""
+    DONE = auto()
+    """Nothing any more."""
+
+
+class Exploration:
+    """What all ways have in common: queues of units, which are operations or groups.
+
+    Queues hold numbers of units; what is not RDY any more when its turn comes is passed over.
+
+    Parameters
+    ----------
+    execution : Execution
+    groups : list of Group
+        Empty: the units are operations.
+    workers : int
+    """
+
+    def __init__(self, execution: Execution, groups: list[Group], workers: int):
+        self._execution = execution
+        self._lazy = execution.decision.abort == "lazy"
+        self._workers = workers
+        self._vertices = execution.graph.vertices
+        self._groups = {group.number: group for group in groups}
+        self._held: list[Group | None] = [None] * workers
+
+    # -- to be defined by each -------------------------------------------------------------------
+
+    def _enqueue(self, unit: Vertex | Group) -> None:
+        """There is something RDY in a unit."""
+        raise NotImplementedError
+
+    def _choose(self, worker: int) -> Vertex | Take:
+        """The next for a worker that holds no group."""
+        raise NotImplementedError
+
+    def fail(self, worker: int, vertex: Vertex) -> None:
+        """An operation has failed, and its s-transaction is to be aborted eagerly."""
+        self._execution.failed.append(vertex.node)
+
+    # -- the rest --------------------------------------------------------------------------------
+
+    def put(self, vertex: Vertex) -> None:
+        """An operation has become RDY."""
+        group = vertex.unit
+        if group is None:
+            self._enqueue(vertex)
+        else:
+            heappush(group.ready, vertex.number)
+            if not group.blocked:
+                self.put_group(group)
+
+    def put_group(self, group: Group) -> None:
+        """All that a group depends on is resolved."""
+        if not group.queued and not group.running:
+            group.queued = True
+            self._enqueue(group)
+
+    def take(self, worker: int) -> Vertex | Take:
+        """The next operation for a worker."""
+        group = self._held[worker]
+        if group is not None:
+            vertex = self._next_of(group)
+            if vertex is not None:
+                return vertex
+            group.running = False
+            self._held[worker] = None
+            self._execution.stirred = True
+        return self._choose(worker)
+
+    def _next_of(self, group: Group) -> Vertex | None:
+        """The earliest operation of a group that is RDY."""
+        while group.ready:
+            vertex = self._vertices[heappop(group.ready)]
+            if vertex.is_takeable:
+                return vertex
+        return None
+
+    def _taken(self, worker: int, number: int) -> Vertex | None:
+        """An operation of the unit with this number, if it can still be taken."""
+        if not self._groups:
+            vertex = self._vertices[number]
+            return vertex if vertex.is_takeable else None
+        group = self._groups[number]
+        group.queued = False
+        if group.blocked or group.running:
+            return None
+        found = self._next_of(group)
+        if found is not None:
+            group.running = True
+            self._held[worker] = group
+        return found
+
+    def _is_busy(self) -> bool:
+        """Whether something is being run, so that more may come."""
+        return self._execution.running > 0 or any(self._held)
+
+    def _aborted_failed(self) -> bool:
+        """Abort what was logged; whether anything was."""
+        failed, self._execution.failed = self._execution.failed, []
+        if failed:
+            self._execution.aborts.handle(failed)
+        return bool(failed)
+
+    def _end(self) -> Take:
+        assert not self._execution.todo, "the TPG is stuck"
+        return Take.DONE
+
+
+class NonStructured(Exploration):
+    """Any unit whose dependencies are resolved, the earliest of them first.
+
+    With eager aborts, a transaction is aborted by its coordinator: the worker that took its head.
+    """
+
+    def __init__(self, execution: Execution, groups: list[Group], workers: int):
+        super().__init__(execution, groups, workers)
+        self._ready: list[int] = []
+        self._signals: list[deque[Node]] = [deque() for _ in range(workers)]
+
+    def _enqueue(self, unit: Vertex | Group) -> None:
+        heappush(self._ready, unit.number)
+
+    def fail(self, worker: int, vertex: Vertex) -> None:
+        coordinator = vertex.node.coordinator
+        self._signals[worker if coordinator is None else coordinator].append(vertex.node)
+
+    def take(self, worker: int) -> Vertex | Take:
+        signals = self._signals[worker]
+        while signals:
+            self._execution.aborts.handle([signals.popleft()])
+        return super().take(worker)
+
+    def _choose(self, worker: int) -> Vertex | Take:
+        while True:
+            while self._ready:
+                vertex = self._taken(worker, heappop(self._ready))
+                if vertex is not None:
+                    return vertex
+            if self._is_busy() or any(self._signals):
+                return Take.WAIT
+            if not self._aborted_failed():
+                return self._end()
+
+
+class BreadthFirst(Exploration):
+    """Stratum by stratum, with a barrier after each.
+
+    The last worker at the barrier aborts, if that is to be done eagerly, what has failed in the
+    stratum; then all go on with the outermost stratum in which something is RDY.
+    """
+
+    def __init__(self, execution: Execution, groups: list[Group], workers: int):
+        super().__init__(execution, groups, workers)
+        self._ready: list[tuple[int, int]] = []  # ranks and numbers of units
+        self._stratum = 0
+
+    def _enqueue(self, unit: Vertex | Group) -> None:
+        heappush(self._ready, (unit.rank, unit.number))
+
+    def _choose(self, worker: int) -> Vertex | Take:
+        while True:
+            while self._ready and self._ready[0][0] <= self._stratum:
+                vertex = self._taken(worker, heappop(self._ready)[1])
+                if vertex is not None:
+                    return vertex
+            if self._is_busy():
+                return Take.WAIT
+            if not self._lazy and self._aborted_failed():
+                self._stratum = 0
+            elif self._ready:
+                self._stratum = self._ready[0][0]
+                self._execution.stirred = True
+            elif self._aborted_failed():
+                self._stratum = 0
+            else:
+                return self._end()
+
+
+class DepthFirst(Exploration):
+    """Each worker goes through its own units, stratum by stratum; there is no barrier.
+
+    Units are dealt out over the strata. A worker whose next unit is not RDY waits for that. Aborts,
+    if eager, are done by the worker that found the failure, when it has been through its units of
+    the stratum, or would have to wait.
+    """
+
+    def __init__(self, execution: Execution, groups: list[Group], workers: int):
+        super().__init__(execution, groups, workers)
+        units: list[Vertex] | list[Group] = groups or [
+            vertex for vertex in self._vertices if vertex.operation is not None
+        ]
+        self._own: list[list[tuple[int, int]]] = [[] for _ in range(workers)]
+        self._owner: dict[int, int] = {}
+        self._failed: list[list[Vertex]] = [[] for _ in range(workers)]
+        in_stratum: dict[int, int] = {}
+        for unit in units:
+            dealt = in_stratum.get(unit.rank, 0)
+            in_stratum[unit.rank] = dealt + 1
+            owner = (dealt + unit.rank) % workers
+            self._owner[unit.number] = owner
+            self._own[owner].append((unit.rank, unit.number))
+        for own in self._own:
+            heapify(own)
+
+    def _enqueue(self, unit: Vertex | Group) -> None:
+        heappush(self._own[self._owner[unit.number]], (unit.rank, unit.number))
+
+    def fail(self, worker: int, vertex: Vertex) -> None:
+        self._failed[worker].append(vertex)
+
+    def _choose(self, worker: int) -> Vertex | Take:
+        own = self._own[worker]
+        while True:
+            while own and not self._unit(own[0][1]).is_open:
+                self._unqueue(heappop(own)[1])
+            failed = self._failed[worker]
+            if own and (not failed or own[0][0] <= failed[-1].rank):
+                vertex = self._taken(worker, own[0][1])
+                if vertex is not None:
+                    heappop(own)
+                    return vertex
+            if failed:
+                self._failed[worker] = []
+                self._execution.aborts.handle([vertex.node for vertex in failed])
+            elif self._execution.todo or self._is_busy() or any(self._failed):
+                return Take.WAIT
+            elif not self._aborted_failed():
+                return self._end()
+
+    def _unit(self, number: int) -> Vertex | Group:
+        return self._groups[number] if self._groups else self._vertices[number]
+
+    def _unqueue(self, number: int) -> None:
+        if self._groups:
+            self._groups[number].queued = False
+
+
+def exploration_of(execution: Execution, groups: list[Group], workers: int) -> Exploration:
+    """The way that was decided."""
+    ways: dict[str, type[Exploration]] = {
+        "non-structured": NonStructured,
+        "breadth-first": BreadthFirst,
+        "depth-first": DepthFirst,
+    }
+    return ways[execution.decision.explore](execution, groups, workers)

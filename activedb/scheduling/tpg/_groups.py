@@ -1,0 +1,182 @@
+"""Scheduling units: groups of operations, and the strata of units."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+
+import networkx as nx
+
+from activedb.scheduling.tpg._refinement import TaskGraph
+from activedb.scheduling.tpg._vertex import Vertex
+
+__all__ = ["Group", "group", "rank_operations", "ungroup"]
+
+
+class Group:
+    """Operations that one worker runs one after the other: those of one key, or of a cycle of keys.
+
+    Attributes
+    ----------
+    vertices : list of Vertex
+        In the serial order.
+    blocked : int
+        How many edges lead to it from vertices of other groups that are not settled.
+    ready : list of int
+        A heap: the numbers of those that are RDY, and perhaps of some that were.
+    open : int
+        How many of its operations have still to be run.
+    queued, running : bool
+        It is in a ready queue; a worker has it.
+    rank, number : int
+        Its stratum; the number of its first vertex.
+    owner : int
+        The worker it is assigned to under structured depth-first exploration.
+    """
+
+    __slots__ = (
+        "blocked",
+        "number",
+        "open",
+        "owner",
+        "queued",
+        "rank",
+        "ready",
+        "running",
+        "vertices",
+    )
+
+    def __init__(self) -> None:
+        self.vertices: list[Vertex] = []
+        self.blocked = 0
+        self.ready: list[int] = []
+        self.queued = False
+        self.running = False
+        self.rank = 0
+        self.number = 0
+        self.owner = 0
+        self.open = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is still something to run."""
+        return self.open > 0
+
+
+def rank_operations(graph: TaskGraph) -> None:
+    """Partition single operations into strata: the length of the longest path to each; O(V + E)."""
+    for vertex in graph.vertices:
+        rank = vertex.rank + 1
+        for child in vertex.children:
+            if child.rank < rank:
+                child.rank = rank
+
+
+def group(graph: TaskGraph) -> tuple[list[Group], bool]:
+    """Put operations into groups, by the key they write, and the groups into strata.
+
+    Groups that depend on each other in a cycle are merged into one: the strongly connected
+    components of the graph of groups. O(V + E).
+
+    Returns
+    -------
+    groups : list of Group
+        In the order of strata, then of their first operations.
+    cyclic : bool
+        Whether any were merged.
+    """
+    by_key: dict[Hashable, Group] = {}
+    for vertex in graph.vertices:
+        key = _chain_of(vertex)
+        found = by_key.get(key)
+        if found is None:
+            found = by_key[key] = Group()
+            found.number = vertex.number
+        found.vertices.append(vertex)
+        vertex.unit = found
+    groups = list(by_key.values())
+    edges = _edges(groups)
+    cyclic = _in_strata(groups, edges)
+    if cyclic:
+        groups = _merged(groups, edges)
+        edges = _edges(groups)
+        still = _in_strata(groups, edges)
+        assert not still, "merged groups have no cycles"
+    for one in groups:
+        one.open = sum(1 for vertex in one.vertices if vertex.operation is not None)
+        for vertex in one.vertices:
+            for child in vertex.children:
+                if child.unit is not one:
+                    assert child.unit is not None
+                    child.unit.blocked += 1
+    groups.sort(key=lambda one: (one.rank, one.number))
+    return groups, cyclic
+
+
+def ungroup(graph: TaskGraph) -> None:
+    """Make single operations of all again."""
+    for vertex in graph.vertices:
+        vertex.unit = None
+
+
+def _chain_of(vertex: Vertex) -> Hashable:
+    """What operations of one group have in common."""
+    operation = vertex.operation
+    if operation is None:
+        return vertex  # virtual
+    for ref in operation.targets or operation.sources:
+        if ref.is_whole:
+            return vertex
+        try:
+            hash(ref.key)
+        except TypeError:
+            return vertex  # it cannot be a key, so the operation will fail
+        return ref.table.name, ref.key
+    return vertex
+
+
+def _edges(groups: Iterable[Group]) -> dict[Group, set[Group]]:
+    """Which groups depend on each."""
+    edges: dict[Group, set[Group]] = {}
+    for one in groups:
+        children: set[Group] = set()
+        for vertex in one.vertices:
+            for child in vertex.children:
+                if child.unit is not one:
+                    assert child.unit is not None
+                    children.add(child.unit)
+        edges[one] = children
+    return edges
+
+
+def _in_strata(groups: list[Group], edges: dict[Group, set[Group]]) -> bool:
+    """Set ranks, as far as there is an order; whether there is a cycle."""
+    waits = dict.fromkeys(groups, 0)
+    for children in edges.values():
+        for child in children:
+            waits[child] += 1
+    free = [one for one in groups if not waits[one]]
+    placed = 0
+    for one in free:  # grows
+        placed += 1
+        for child in edges[one]:
+            child.rank = max(child.rank, one.rank + 1)
+            waits[child] -= 1
+            if not waits[child]:
+                free.append(child)
+    return placed < len(groups)
+
+
+def _merged(groups: list[Group], edges: dict[Group, set[Group]]) -> list[Group]:
+    graph = nx.DiGraph()
+    graph.add_nodes_from(groups)
+    graph.add_edges_from((one, child) for one, children in edges.items() for child in children)
+    merged = []
+    for component in nx.strongly_connected_components(graph):
+        one = Group()
+        one.vertices = sorted((v for g in component for v in g.vertices), key=lambda v: v.number)
+        one.number = one.vertices[0].number
+        for vertex in one.vertices:
+            vertex.unit = one
+        merged.append(one)
+    merged.sort(key=lambda one: one.number)
+    return merged

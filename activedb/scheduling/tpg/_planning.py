@@ -1,0 +1,197 @@
+"""The stream phase: operations go into sorted lists as their s-transactions arrive."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Hashable
+from typing import TypeAlias
+
+from activedb.scheduling._operations import Operation
+from activedb.scheduling._s_transactions import At, STransaction
+from activedb.scheduling._tables import Computed, Range, Ref, SharedTable
+from activedb.scheduling.tpg._pinning import pinned
+from activedb.scheduling.tpg._vertex import Node, Vertex
+
+__all__ = ["READ", "SOURCE", "WRITE", "Accesses", "Planner", "SortedLists"]
+
+WRITE = 0
+"""The operation writes the key (and perhaps reads it): TDs come from this."""
+SOURCE = 1
+"""A virtual operation: a writing operation reads the key for what it writes elsewhere: PDs."""
+READ = 2
+"""An operation that writes nothing reads the key: TDs."""
+
+Accesses: TypeAlias = list[tuple[At, Vertex, int]]
+
+
+class SortedLists:
+    """The sorted lists of one table: which operations access each key, by timestamp.
+
+    Attributes
+    ----------
+    of : dict
+        Per key its accesses: timestamp, operation, and whether it is `WRITE`, `SOURCE` or `READ`.
+    whole : list
+        Virtual operations of the whole table, with the reference: accesses whose key is computed
+        when they run, and ranges. One stands for one in the list of every key.
+    """
+
+    __slots__ = ("of", "whole")
+
+    def __init__(self) -> None:
+        self.of: dict[Hashable, Accesses] = {}
+        self.whole: list[tuple[At, Vertex, int, Ref]] = []
+
+    def sort(self) -> None:
+        """Bring all lists into the order of timestamps; fast where they are in it already."""
+        for accesses in self.of.values():
+            if len(accesses) > 1:
+                accesses.sort(key=_at)
+        self.whole.sort(key=_at)
+
+    def forget(self, mark: At) -> None:
+        """Forget accesses up to a place. REQUIRES: `sort`."""
+        for accesses in self.of.values():
+            if accesses[0][0] <= mark:
+                del accesses[: bisect_right(accesses, mark, key=_at)]
+        del self.whole[: bisect_right(self.whole, mark, key=_at)]
+        self.of = {key: accesses for key, accesses in self.of.items() if accesses}
+
+
+class Planner:
+    """Takes s-transactions in any order of arrival, and keeps what the transaction phase needs.
+
+    Operations of one s-transaction are in one `Node`: that is their LD. Lists are sorted when the
+    punctuation has come, and only if something came out of order.
+
+    Attributes
+    ----------
+    nodes : list of Node
+    tables : dict
+        Per table its `SortedLists`.
+    lds : int
+        Number of logical dependencies: between operations that follow each other in a statement.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.tables: dict[SharedTable, SortedLists] = {}
+        self.lds = 0
+        self._latest: At | None = None
+        self._in_order = True
+
+    def add(self, transaction: STransaction) -> None:
+        """Take an s-transaction; O(references)."""
+        at = transaction.at
+        if self._latest is None or self._latest < at:
+            self._latest = at
+        else:
+            self._in_order = False
+        node = Node(transaction)
+        self.nodes.append(node)
+        operations = transaction.operations
+        for operation in operations:
+            vertex = Vertex(node, pinned(operation))
+            node.vertices.append(vertex)
+            self._enter(at, vertex, operation)
+        if len(operations) > 1:
+            self.lds += len(operations) - 1
+            node.checked = _may_clash(operations)
+
+    def _enter(self, at: At, vertex: Vertex, operation: Operation) -> None:
+        targets = operation.targets
+        for ref in targets:
+            self._insert(ref, at, vertex, WRITE)
+        kind = SOURCE if targets else READ
+        for ref in operation.sources:
+            # Who writes a key has its place in the list of the key already.
+            for target in targets:
+                if ref is target or (ref.table is target.table and ref.key == target.key):
+                    break
+            else:
+                self._insert(ref, at, vertex, kind)
+
+    def _insert(self, ref: Ref, at: At, vertex: Vertex, kind: int) -> None:
+        lists = self.tables.get(ref.table)
+        if lists is None:
+            lists = self.tables[ref.table] = SortedLists()
+        key = ref.key
+        if type(key) is Computed or type(key) is Range:
+            lists.whole.append((at, vertex, kind, ref))
+            return
+        try:
+            accesses = lists.of.get(key)
+        except TypeError:
+            return  # it cannot be a key, so the operation will fail when it runs
+        if accesses is None:
+            lists.of[key] = [(at, vertex, kind)]
+        else:
+            accesses.append((at, vertex, kind))
+
+    def leave_out(self, count: int) -> list[Node]:
+        """Forget the earliest s-transactions, which are run in another way, and give them."""
+        self.in_order()
+        left_out, self.nodes = self.nodes[:count], self.nodes[count:]
+        if left_out:
+            mark = left_out[-1].transaction.at
+            self.lds -= sum(max(len(node.vertices) - 1, 0) for node in left_out)
+            for lists in self.tables.values():
+                lists.forget(mark)
+        return left_out
+
+    def absorb(self, other: Planner) -> None:
+        """Take all that another one has."""
+        self.nodes += other.nodes
+        self.lds += other.lds
+        self._in_order = False
+        for table, lists in other.tables.items():
+            own = self.tables.setdefault(table, SortedLists())
+            own.whole += lists.whole
+            for key, accesses in lists.of.items():
+                own.of.setdefault(key, []).extend(accesses)
+
+    def meets(self, other: Planner) -> bool:
+        """Whether both have accesses to a key, as far as is known; O(keys of the smaller one)."""
+        for table, lists in self.tables.items():
+            others = other.tables.get(table)
+            if others is None:
+                continue
+            if lists.whole or others.whole or not lists.of.keys().isdisjoint(others.of.keys()):
+                return True
+        return False
+
+    def in_order(self) -> None:
+        """Bring s-transactions and lists into the order of timestamps."""
+        if not self._in_order:
+            self.nodes.sort(key=_at_of_node)
+            for lists in self.tables.values():
+                lists.sort()
+            self._in_order = True
+
+
+def _may_clash(operations: tuple[Operation, ...]) -> bool:
+    """Whether two of an s-transaction's operations may write the same key."""
+    seen: set[tuple[str, Hashable]] = set()
+    unknown: set[str] = set()
+    for operation in operations:
+        for ref in operation.targets:
+            name = ref.table.name
+            if ref.is_whole:
+                unknown.add(name)
+                continue
+            try:
+                if (name, ref.key) in seen:
+                    return True
+                seen.add((name, ref.key))
+            except TypeError:
+                continue  # it cannot be a key
+    several = len([o for o in operations if o.targets]) > 1
+    return bool(unknown) and several
+
+
+def _at(access: tuple[At, Vertex, int] | tuple[At, Vertex, int, Ref]) -> At:
+    return access[0]
+
+
+def _at_of_node(node: Node) -> At:
+    return node.transaction.at

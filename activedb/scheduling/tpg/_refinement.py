@@ -1,0 +1,188 @@
+"""The transaction phase: TD and PD are told from the sorted lists, and the TPG is there."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Hashable, Iterable
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+from activedb.scheduling._tables import Range, Ref, SharedTable
+from activedb.scheduling.tpg._planning import SOURCE, WRITE, Accesses, Planner, SortedLists
+from activedb.scheduling.tpg._vertex import Node, Vertex
+
+__all__ = ["TaskGraph", "refine"]
+
+KEYS_PER_RANGE_MAX = 64
+"""A range that has more written keys than this is planned as an access to the whole table."""
+
+_COMPARABLE = (int, str, bytes)
+"""Types of keys whose order is total: a range of these is planned by its keys."""
+
+
+class TaskGraph:
+    """A task precedence graph: the operations of a batch, and what each depends on.
+
+    Attributes
+    ----------
+    nodes : list of Node
+        The s-transactions, by timestamp.
+    vertices : list of Vertex
+        The operations, virtual ones of whole tables among them, in the serial order.
+    operations : int
+        How many are not virtual.
+    lds, tds, pds : int
+        Number of dependencies that are kept.
+    """
+
+    __slots__ = ("lds", "nodes", "operations", "pds", "tds", "vertices")
+
+    def __init__(self, nodes: list[Node], lds: int):
+        self.nodes = nodes
+        self.lds = lds
+        self.tds = 0
+        self.pds = 0
+        self.operations = 0
+        self.vertices: list[Vertex] = []
+
+    def depend(self, vertex: Vertex, on: Vertex, kind: int) -> None:
+        """Make one depend on an earlier one."""
+        on.children.append(vertex)
+        vertex.waits += 1
+        if kind == SOURCE:
+            self.pds += 1
+        else:
+            self.tds += 1
+
+    def number(self) -> None:
+        """Give every vertex its place in the serial order."""
+        vertices = self.vertices
+        for node in self.nodes:
+            vertices += node.virtual
+            vertices += node.vertices
+            self.operations += len(node.vertices)
+        for number, vertex in enumerate(vertices):
+            vertex.number = number
+
+
+def refine(planner: Planner) -> TaskGraph:
+    """The TPG of all that the planner has taken.
+
+    O(accesses); O(a log a) for tables with accesses to the whole of them, a: their accesses. Which
+    dependencies are kept, and why they suffice, is told in README.md, "Dependencies".
+    """
+    planner.in_order()
+    graph = TaskGraph(planner.nodes, planner.lds)
+    for table, lists in planner.tables.items():
+        if lists.whole:
+            _WholeTable(graph, table, lists).refine()
+        else:
+            for accesses in lists.of.values():
+                if len(accesses) > 1:
+                    _refine_key(graph, accesses)
+    graph.number()
+    return graph
+
+
+def _refine_key(graph: TaskGraph, accesses: Accesses) -> None:
+    """Each access depends on the nearest writer of an earlier s-transaction."""
+    nearest: Vertex | None = None
+    latest: Vertex | None = None
+    node: Node | None = None
+    for _, vertex, kind in accesses:
+        if vertex.node is not node:
+            node = vertex.node
+            nearest = latest
+        if nearest is not None:
+            graph.depend(vertex, nearest, kind)
+        if kind == WRITE:
+            latest = vertex
+
+
+class _WholeTable:
+    """A table with computed keys or ranges: one sweep over all its accesses, by timestamp.
+
+    Whoever accesses the whole table depends on one virtual operation, which depends on the nearest
+    writers of all keys and on the virtual operation before it. Whoever accesses a key after a
+    writer of any key (`_writers_of_any`) depends on that, if nobody has written the key since.
+    """
+
+    def __init__(self, graph: TaskGraph, table: SharedTable, lists: SortedLists):
+        self._graph = graph
+        self._table = table
+        self._lists = lists
+        self._last: dict[Hashable, Vertex] = {}  # nearest writers, since those of any key
+        self._writers_of_any: tuple[Vertex, ...] = ()
+        self._front: tuple[Vertex, ...] = ()  # the virtual operation before, or writers of any key
+        self._fresh: dict[Hashable, Vertex] = {}  # nearest writers, since the front
+        self._written: list[Any] | None = None  # the keys that are written, in their order
+
+    def refine(self) -> None:
+        """Add the dependencies to the graph."""
+        accesses: list[tuple[Any, Vertex, int, Ref | None, Hashable]] = [
+            (at, vertex, kind, None, key)
+            for key, found in self._lists.of.items()
+            for at, vertex, kind in found
+        ]
+        accesses += [(at, vertex, kind, ref, None) for at, vertex, kind, ref in self._lists.whole]
+        accesses.sort(key=itemgetter(0))
+        for _, group in groupby(accesses, key=itemgetter(0)):
+            of_node = list(group)
+            for _, vertex, kind, ref, key in of_node:
+                for on in self._nearest(vertex.node, kind, ref, key):
+                    self._graph.depend(vertex, on, kind)
+            any_key = [vertex for _, vertex, kind, ref, _ in of_node if kind == WRITE and ref]
+            if any_key:
+                self._writers_of_any = self._front = tuple(any_key)
+                self._last.clear()
+                self._fresh.clear()
+            for _, vertex, kind, ref, key in of_node:
+                if kind == WRITE and ref is None:
+                    self._last[key] = self._fresh[key] = vertex
+
+    def _nearest(self, node: Node, kind: int, ref: Ref | None, key: Hashable) -> Iterable[Vertex]:
+        """What an access of `node` depends on."""
+        if ref is None:
+            found = self._last.get(key)
+            return self._writers_of_any if found is None else (found,)
+        if type(ref.key) is Range and kind != WRITE:
+            keys = self._keys_in(ref.key)
+            if keys is not None:
+                nearest = [self._last[key] for key in keys if key in self._last]
+                return (*self._writers_of_any, *nearest)
+        return self._virtual(node)
+
+    def _virtual(self, node: Node) -> tuple[Vertex, ...]:
+        """The virtual operation that waits for all writers before `node`."""
+        waits_for = (*self._front, *self._fresh.values())
+        self._fresh.clear()
+        if len(waits_for) > 1:
+            virtual = Vertex(node, None)
+            node.virtual.append(virtual)
+            for vertex in waits_for:
+                self._graph.depend(virtual, vertex, SOURCE)
+            waits_for = (virtual,)
+        self._front = waits_for
+        return waits_for
+
+    def _keys_in(self, key_range: Range) -> list[Any] | None:
+        """The written keys of a range; None if there are many, or they have no total order."""
+        kind = self._table.key
+        if kind not in _COMPARABLE:
+            return None
+        if any(b is not None and type(b) is not kind for b in (key_range.low, key_range.high)):
+            return None
+        if self._written is None:
+            written = [
+                key
+                for key, accesses in self._lists.of.items()
+                if any(access[2] == WRITE for access in accesses)
+            ]
+            if any(type(key) is not kind for key in written):
+                return None
+            self._written = sorted(written)
+        keys = self._written
+        first = 0 if key_range.low is None else bisect_left(keys, key_range.low)
+        last = len(keys) if key_range.high is None else bisect_left(keys, key_range.high)
+        return keys[first:last] if last - first <= KEYS_PER_RANGE_MAX else None

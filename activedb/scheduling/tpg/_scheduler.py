@@ -1,0 +1,243 @@
+"""The scheduler: planning, decision and execution of batches by task precedence graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
+
+from activedb.errors import DefinitionError
+from activedb.scheduling._s_transactions import STransaction
+from activedb.scheduling._scheduler import run_alone
+from activedb.scheduling._state import State
+from activedb.scheduling.tpg._decision import Decision
+from activedb.scheduling.tpg._execution import Execution, OnMove
+from activedb.scheduling.tpg._groups import Group, group, ungroup
+from activedb.scheduling.tpg._model import SERIAL, Thresholds, decide, serial_is_fastest
+from activedb.scheduling.tpg._outcomes import outcome_of
+from activedb.scheduling.tpg._parts import Known, Part, PartReport, disjoint
+from activedb.scheduling.tpg._planning import Planner
+from activedb.scheduling.tpg._properties import Properties, properties_of
+from activedb.scheduling.tpg._refinement import TaskGraph, refine
+from activedb.scheduling.tpg._workers import run_all
+
+__all__ = ["TPG", "by_tables"]
+
+LABELS_MAX = 1024
+"""Of so many groups of s-transactions at most is remembered what they were like."""
+
+
+class TPG:
+    """Runs batches of s-transactions by task precedence graphs (Mao et al., sections 3 to 6).
+
+    Parameters
+    ----------
+    threads : int
+        How many work at most, the one that calls `run` among them.
+    decision : Decision or mapping, optional
+        How batches are scheduled; or per group of s-transactions. By default, and for groups that
+        the mapping has not, the decision model decides on each batch.
+    group_of : callable, optional
+        ``group_of(transaction)`` tells, by anything hashable, to which group an s-transaction
+        belongs. Groups that access common keys are merged, and treated as the one of them that has
+        the most s-transactions. `by_tables` is one such function.
+    thresholds : Thresholds, optional
+        Of the decision model; `calibrate` measures them.
+    on_move : callable, optional
+        ``on_move(vertex, old, new, name)`` is told every move of an operation; of many threads, but
+        of one at a time.
+
+    Attributes
+    ----------
+    last : tuple of PartReport
+        What was decided in the last `run`, and why.
+
+    Raises
+    ------
+    DefinitionError
+        If an argument is none of these.
+
+    Examples
+    --------
+    >>> scheduler = TPG(threads=4)
+    >>> scheduler = TPG(decision=Decision("breadth-first", "group", "lazy"))
+    >>> scheduler = TPG(decision={"vip": Decision()}, group_of=lambda t: t.params["class"])
+    """
+
+    name = "tpg"
+
+    def __init__(
+        self,
+        threads: int = 2,
+        decision: Decision | Mapping[Hashable, Decision] | None = None,
+        *,
+        group_of: Callable[[STransaction], Hashable] | None = None,
+        thresholds: Thresholds | None = None,
+        on_move: OnMove | None = None,
+    ):
+        if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
+            raise DefinitionError(f"threads is a whole number from 1, not {threads!r}")
+        self._fixed: Decision | None = None
+        self._by_label: Mapping[Hashable, Decision] = {}
+        if isinstance(decision, Mapping):
+            if group_of is None:
+                raise DefinitionError(
+                    "decisions per group need group_of, which tells the group of an s-transaction"
+                )
+            self._by_label = dict(decision)
+        elif decision is not None:
+            self._fixed = decision
+        for one in (*self._by_label.values(), *([] if decision is None else [self._fixed])):
+            if one is not None and not isinstance(one, Decision):
+                raise DefinitionError(f"a decision is a Decision, not {one!r}")
+        self.threads = threads
+        self.thresholds = Thresholds() if thresholds is None else thresholds
+        self.last: tuple[PartReport, ...] = ()
+        self._group_of = group_of
+        self._on_move = on_move
+        self._parts: dict[Hashable, Part] = {}
+        self._known: dict[Hashable, Known] = {}
+
+    def add(self, transaction: STransaction) -> None:
+        """Take an s-transaction, in any order: the stream phase; O(references)."""
+        label = None if self._group_of is None else self._group_of(transaction)
+        part = self._parts.get(label)
+        if part is None:
+            part = self._parts[label] = Part([label])
+            if self._group_of is not None or self._expects_tpg(label):
+                part.planner = Planner()
+        part.add(transaction)
+
+    def run(self, state: State) -> None:
+        """Run what was added: the transaction phase, the decision, the execution.
+
+        Raises
+        ------
+        BaseException
+            What a function has raised, if it is no `Exception`. The s-transactions that were added
+            have no outcome then, and have left nothing in the state, unless they were run serially.
+        """
+        parts, self._parts = self._parts, {}
+        runs: list[_PartRun] = []
+        for part in disjoint(parts.values()) if len(parts) > 1 else parts.values():
+            runs.append(self._start(part, state))
+        executions = [run.execution for run in runs if run.execution is not None]
+        if executions:
+            run_all(executions, self.threads)
+        self.last = tuple(run.end(state) for run in runs)
+
+    # -- decisions -------------------------------------------------------------------------------
+
+    def _expects_tpg(self, label: Hashable) -> bool:
+        """Whether planning ahead will be of use, as far as former batches tell."""
+        fixed = self._fixed_for(label)
+        if fixed is not None:
+            return fixed != SERIAL
+        known = self._known.get(label)
+        return (
+            known is not None
+            and known.compute_us is not None
+            and not serial_is_fastest(_known_properties(known), self.thresholds, self.threads)
+        )
+
+    def _fixed_for(self, label: Hashable) -> Decision | None:
+        return self._fixed if self._fixed is not None else self._by_label.get(label)
+
+    def _start(self, part: Part, state: State) -> _PartRun:
+        """Decide about a part; run what of it is to be run alone, and make the TPG of the rest."""
+        label = part.labels[0]
+        known = self._known.pop(label, None) or Known()
+        self._known[label] = known  # the newest last
+        if len(self._known) > LABELS_MAX:
+            del self._known[next(iter(self._known))]
+        run = _PartRun(part, known)
+        decision = self._fixed_for(label)
+        alone = 0
+        if decision is None:
+            part.sort()
+            alone, compute_us, parallel_share = part.pilot(state, self.thresholds)
+            known.measured(compute_us, parallel_share)
+            if serial_is_fastest(_known_properties(known), self.thresholds, self.threads):
+                decision = SERIAL
+        if decision == SERIAL or alone == len(part.transactions):
+            part.sort()
+            for transaction in part.transactions[alone:]:
+                run_alone(transaction, state)
+            run.decision = SERIAL
+            return run
+        planner = part.planned()
+        planner.leave_out(alone)
+        graph = refine(planner)
+        run.properties = properties_of(
+            planner, graph, known.compute_us or 0.0, known.parallel_share, known.abort_ratio
+        )
+        groups: list[Group] | None = None
+        if decision is None:
+            grouping = _Grouping(graph)
+            decision = decide(run.properties, self.thresholds, grouping.is_cyclic)
+            groups = grouping.kept(decision)
+            run.properties = replace(run.properties, cyclic=grouping.cyclic)
+        run.decision = decision
+        run.execution = Execution(graph, state, decision, self.threads, self._on_move, groups)
+        return run
+
+
+class _PartRun:
+    """A part of a batch while it is run."""
+
+    def __init__(self, part: Part, known: Known):
+        self.part = part
+        self.decision = SERIAL
+        self.properties = Properties(
+            transactions=len(part.transactions),
+            operations=sum(len(transaction.operations) for transaction in part.transactions),
+            compute_us=known.compute_us or 0.0,
+            parallel_share=known.parallel_share,
+            abort_ratio=known.abort_ratio,
+        )
+        self.execution: Execution | None = None
+        self._known = known
+
+    def end(self, state: State) -> PartReport:
+        """Set the outcomes; REQUIRES: the execution is at its end."""
+        redone = 0
+        if self.execution is not None:
+            redone = self.execution.aborts.redone
+            for node in self.execution.graph.nodes:
+                node.transaction.outcome = outcome_of(node, state)
+        aborted = self._known.ended(self.part.transactions)
+        labels = tuple(self.part.labels)
+        return PartReport(labels, self.decision, self.properties, aborted, redone)
+
+
+class _Grouping:
+    """Groups that are only made if the decision depends on them."""
+
+    def __init__(self, graph: TaskGraph):
+        self._graph = graph
+        self._groups: list[Group] | None = None
+        self.cyclic: bool | None = None
+
+    def is_cyclic(self) -> bool:
+        self._groups, self.cyclic = group(self._graph)
+        return self.cyclic
+
+    def kept(self, decision: Decision) -> list[Group] | None:
+        """The groups, if the decision is for them."""
+        if self._groups is not None and decision.unit != "group":
+            ungroup(self._graph)
+            return None
+        return self._groups
+
+
+def _known_properties(known: Known) -> Properties:
+    return Properties(
+        compute_us=known.compute_us or 0.0,
+        parallel_share=known.parallel_share,
+        abort_ratio=known.abort_ratio,
+    )
+
+
+def by_tables(transaction: STransaction) -> Hashable:
+    """A group per set of tables that an s-transaction accesses."""
+    refs = (ref for operation in transaction.operations for ref in operation.refs())
+    return tuple(sorted({ref.table.name for ref in refs}))

@@ -1,0 +1,199 @@
+"""Vertices of the TPG, the s-transactions they belong to, and the states they move through."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+from activedb.scheduling._operations import Effect, Operation
+from activedb.scheduling._s_transactions import STransaction
+from activedb.scheduling._tables import Ref
+
+if TYPE_CHECKING:
+    from activedb.scheduling.tpg._groups import Group
+
+__all__ = ["ABT", "BLK", "EXE", "RDY", "Guess", "Node", "OperationState", "Vertex", "move_name"]
+
+
+class OperationState(IntEnum):
+    """Where an operation stands (Mao et al., table 3)."""
+
+    BLK = 0
+    """It depends on what is not resolved yet."""
+    RDY = 1
+    """All it depends on is resolved."""
+    EXE = 2
+    """It was run; its versions are in the state."""
+    ABT = 3
+    """Its s-transaction aborts; its versions are not in the state."""
+
+
+BLK, RDY, EXE, ABT = OperationState
+
+# The moves of figure 8: from, to. A dash is no move.
+_MOVES = (
+    # BLK   RDY   EXE   ABT
+    ("-", "T1", "T3", "T4"),  # BLK
+    ("T6", "-", "T2", "T4"),  # RDY
+    ("T6", "T5", "-", "T4"),  # EXE
+    ("T6", "T5", "-", "-"),  # ABT: an abort that is taken back, see README.md
+)
+
+
+def move_name(old: OperationState, new: OperationState) -> str:
+    """What figure 8 calls a move, T1 to T6.
+
+    Raises
+    ------
+    AssertionError
+        If there is no such move.
+    """
+    name = _MOVES[old][new]
+    assert name != "-", f"an operation does not move from {old.name} to {new.name}"
+    return name
+
+
+class Node:
+    """An s-transaction in the TPG: operations that depend on each other logically (LD).
+
+    Attributes
+    ----------
+    transaction : STransaction
+    vertices : list of Vertex
+        Its operations, in the order of statements; the first is the *head*.
+    virtual : list of Vertex
+        Virtual operations of whole tables that come right before it.
+    failures : int
+        How many of its operations have failed on what they could read.
+    aborted : bool
+        Whether its operations are ABT.
+    checked : bool
+        Whether two of its operations may turn out to write one key.
+    clash : bool
+        Whether they did.
+    writers : dict
+        If `checked`: by table and key, which of its operations has written it.
+    coordinator : int or None
+        The worker that took its head, and does its aborting under non-structured exploration.
+    """
+
+    __slots__ = (
+        "aborted",
+        "checked",
+        "clash",
+        "coordinator",
+        "failures",
+        "transaction",
+        "vertices",
+        "virtual",
+        "writers",
+    )
+
+    def __init__(self, transaction: STransaction):
+        self.transaction = transaction
+        self.vertices: list[Vertex] = []
+        self.virtual: list[Vertex] = []
+        self.failures = 0
+        self.aborted = False
+        self.checked = False
+        self.clash = False
+        self.writers: dict[tuple[str, object], Vertex] = {}
+        self.coordinator: int | None = None
+
+
+class Guess:
+    """What a speculative run of an operation gave, and what it has read for it."""
+
+    __slots__ = ("effect", "error", "read")
+
+    def __init__(self) -> None:
+        self.read: list[tuple[Ref, object]] = []
+        self.effect: Effect | None = None
+        self.error: Exception | None = None
+
+
+class Vertex:
+    """An operation in the TPG, or a virtual one that stands for all keys of a table.
+
+    Attributes
+    ----------
+    node : Node
+        Its s-transaction.
+    operation : Operation or None
+        None: it is virtual; there is nothing to run.
+    number : int
+        Its place in the serial order; those it depends on have smaller ones.
+    children : list of Vertex
+        Those that depend on it, by TD or PD; one may be there twice.
+    waits : int
+        How many of the dependencies it has are not resolved: edges from vertices not `settled`.
+    state : OperationState
+    settled : bool
+        Whether those that depend on it need not wait for it: it is EXE, or it has failed and that
+        is logged for later, or it is ABT or virtual and waits for nothing.
+    passed : bool
+        Whether it was run without failing on what it would read now.
+    failure : Exception or None
+        What it raised.
+    effect : Effect or None
+        Of an EXE one.
+    running, stale, guessing : bool
+        A worker runs it now; what it reads has changed since then; it was not RDY when it started.
+    guess : Guess or None
+        From a speculative run, still to be compared with what it really reads.
+    rank : int
+        Its stratum: the length of the longest path to it.
+    unit : Group or None
+        The group it is scheduled with; None if on its own.
+    """
+
+    __slots__ = (
+        "children",
+        "effect",
+        "failure",
+        "guess",
+        "guessing",
+        "node",
+        "number",
+        "operation",
+        "passed",
+        "rank",
+        "running",
+        "settled",
+        "stale",
+        "state",
+        "unit",
+        "waits",
+    )
+
+    def __init__(self, node: Node, operation: Operation | None):
+        self.node = node
+        self.operation = operation
+        self.number = 0
+        self.children: list[Vertex] = []
+        self.waits = 0
+        self.state = BLK
+        self.settled = False
+        self.passed = False
+        self.failure: Exception | None = None
+        self.effect: Effect | None = None
+        self.running = False
+        self.stale = False
+        self.guessing = False
+        self.guess: Guess | None = None
+        self.rank = 0
+        self.unit: Group | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has still to be run."""
+        return self.state < EXE and self.failure is None
+
+    @property
+    def is_takeable(self) -> bool:
+        """Whether a worker may run it now."""
+        return self.state == RDY and self.failure is None and not self.running
+
+    def __repr__(self) -> str:
+        what = "virtual" if self.operation is None else type(self.operation).__name__
+        return f"<Vertex {self.number} {what} {self.state.name}>"

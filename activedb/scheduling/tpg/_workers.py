@@ -1,0 +1,131 @@
+"""The threads that run TPGs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from activedb.scheduling._operations import Effect
+from activedb.scheduling.tpg._execution import Execution
+from activedb.scheduling.tpg._exploration import Take
+from activedb.scheduling.tpg._vertex import Vertex
+
+__all__ = ["run_all"]
+
+_Finished = tuple[Execution, Vertex, Effect | None, Exception | None]
+
+
+def run_all(executions: Sequence[Execution], threads: int) -> None:
+    """Run some TPGs, which have no key in common, to their end.
+
+    The calling thread is one of the workers; the others have ended when this returns. Whatever is
+    no `Exception` and is raised by an operation, and whatever is wrong in here, ends the run: it is
+    raised, and the versions of the batch are removed.
+
+    Parameters
+    ----------
+    executions : sequence of Execution
+        Made for that many workers.
+    threads : int
+        How many workers there are.
+    """
+    crew = _Crew(executions, threads)
+    crew.run()
+    if crew.error is not None:
+        for execution in executions:
+            execution.take_back_all()
+        raise crew.error
+
+
+class _Crew:
+    """Workers, and the condition on which they wait.
+
+    Latch: `_changed`, held while a worker is in an `Execution`; the latches of versions are taken
+    under it. It is not held while an operation is evaluated.
+
+    Attributes
+    ----------
+    error : BaseException or None
+        What ended the run early.
+    """
+
+    def __init__(self, executions: Sequence[Execution], threads: int):
+        self.error: BaseException | None = None
+        self._executions = executions
+        self._threads = threads
+        self._changed = threading.Condition(threading.Lock())
+        self._waiting = 0
+        self._stirs = 0
+        self._seen = [-1] * threads  # of a worker that waits: the stirs that it has seen
+
+    def run(self) -> None:
+        """Work until all is done."""
+        threads = [
+            threading.Thread(target=self._work, args=(number,), name=f"tpg-{number}", daemon=True)
+            for number in range(1, self._threads)
+        ]
+        try:
+            for thread in threads:
+                thread.start()
+            self._work(0)
+        except BaseException as error:  # it came to the calling thread while it was not at work
+            self._stop(error)
+        finally:
+            for thread in threads:
+                if thread.ident is not None:
+                    thread.join()
+
+    def _work(self, worker: int) -> None:
+        try:
+            finished: _Finished | None = None
+            while True:
+                with self._changed:
+                    if finished is not None:
+                        execution, vertex, effect, error = finished
+                        execution.finish(worker, vertex, effect, error)
+                    taken = self._take(worker)
+                if taken is None:
+                    return
+                execution, vertex = taken
+                finished = (execution, vertex, *execution.evaluate(vertex))
+        except BaseException as error:  # to be raised by the calling thread
+            self._stop(error)
+
+    def _take(self, worker: int) -> tuple[Execution, Vertex] | None:
+        """What to do next; None: nothing any more. REQUIRES: `_changed`."""
+        count = len(self._executions)
+        while self.error is None:
+            done = 0
+            for offset in range(count):
+                execution = self._executions[(worker + offset) % count]
+                taken = execution.take(worker)
+                self._notify(execution)
+                if isinstance(taken, Vertex):
+                    return execution, taken
+                done += taken is Take.DONE
+            if done == count:
+                return None
+            self._wait(worker)
+        return None
+
+    def _notify(self, execution: Execution) -> None:
+        if execution.stirred:
+            execution.stirred = False
+            self._stirs += 1
+            if self._waiting:
+                self._changed.notify_all()
+
+    def _wait(self, worker: int) -> None:
+        self._seen[worker] = self._stirs
+        idle = self._seen.count(self._stirs) == self._threads
+        assert not idle, "all workers wait for each other"
+        self._waiting += 1
+        self._changed.wait()
+        self._waiting -= 1
+        self._seen[worker] = -1
+
+    def _stop(self, error: BaseException) -> None:
+        with self._changed:
+            if self.error is None:
+                self.error = error
+            self._changed.notify_all()

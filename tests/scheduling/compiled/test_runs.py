@@ -1,0 +1,419 @@
+"""Programs in columns: results, decisions, functions that stay in Python, state."""
+
+from __future__ import annotations
+
+import math
+import threading
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from activedb.errors import DefinitionError
+from activedb.scheduling import REMOVED, At, Program, ProgramRun, SerialOrder, SharedTable
+from activedb.scheduling.compiled import ColumnRun, ColumnState, EventBatch, supports
+
+from .shapes import LEDGER, WINDOWED
+from .twins import Event, batch_of, compare, events_of
+
+
+def one_table(function: Any, **table: Any) -> Program:
+    values = SharedTable("values", initial=4, size=4, **table)
+    program = Program("one", [values])
+
+    @program.on("E")
+    def access(e: Any, access: Any) -> None:
+        access.write(values[e["key"]], function, e["x"])
+
+    return program
+
+
+def run_one(function: Any, xs: Any, **given: Any) -> ColumnRun:
+    run = ColumnRun(one_table(function), **given)
+    count = len(xs)
+    batch = EventBatch.of_arrays(
+        ["E"], np.zeros(count, np.int64), np.arange(count), {"key": np.arange(count) % 4, "x": xs}
+    )
+    run.feed(batch, count)
+    return run
+
+
+# -- results ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("decision", ["serial", "python"])
+def test_results_values_are_columns_by_type_and_operation(decision: str) -> None:
+    events = [
+        Event("DEPOSIT", 1, None, {"from": 0, "to": 1, "amount": 5.0}),
+        Event("LOOK", 2, None, {"from": 1, "to": 0, "amount": 0.0}),
+        Event("TRANSFER", 3, None, {"from": 0, "to": 1, "amount": 99.0}),
+        Event("LOOK", 4, None, {"from": 0, "to": 1, "amount": 0.0}),
+        Event("TRANSFER", 5, None, {"from": 0, "to": 1, "amount": -1.0}),
+    ]
+    run = ColumnRun(LEDGER, decision=decision)
+    results = run.feed(batch_of(LEDGER.types, events), 10)
+    assert results.decision == decision
+    assert results.committed.tolist() == [True, True, False, True, False]
+    assert results.reasons.tolist() == [0, 0, 1, 0, 65535]
+    assert results.of_type("LOOK").tolist() == [1, 3]
+    assert results.values("DEPOSIT", 0).tolist() == [15.0]
+    assert results.values("LOOK", 0).tolist() == [[15.0, 1.0], [10.0, 1.0]]
+    assert results.values("LOOK", 1).tolist() == [55.0, 45.0]
+    assert results.values("LOOK", 2).tolist() == [1.0, 2.0]
+    assert np.isnan(results.values("TRANSFER", 1)).all()
+    assert results.outcome(3).results == ((10.0, 1.0), 45.0, 2.0)
+    assert results.outcome(2).reason == "accounts[0] was not written: the function gave None"
+    assert results.outcome(4).reason == "less than nothing is shared"
+    with pytest.raises(DefinitionError, match="LOOK has 3 operations"):
+        results.values("LOOK", 3)
+    with pytest.raises(DefinitionError, match="does not take OTHER"):
+        results.values("OTHER", 0)
+
+
+def test_results_outputs_are_those_of_post_processing() -> None:
+    program = one_table(lambda value, x: value + x)
+
+    @program.post_process
+    def output(type_: str, params: Any, outcome: Any) -> Any:
+        return (params["key"], outcome.results[0]) if params["x"] else None
+
+    run = ColumnRun(program, decision="python")
+    batch = EventBatch.of_arrays(["E"], [0, 0], [1, 2], {"key": [3, 2], "x": [1, 0]})
+    assert list(run.feed(batch, 5).outputs()) == [(3, 5.0)]
+
+
+def test_changes_are_what_was_written_since_the_last_settlement() -> None:
+    run = run_one(lambda value, x: REMOVED if x < 0 else x, np.array([1.0, 2.0]))
+    table = run.program.tables[0]
+    keys, values, there = run.state.changes(table)
+    assert (keys.tolist(), values.tolist(), there.tolist()) == ([0, 1], [1.0, 2.0], [True, True])
+    run.state.settle()
+    run.feed(EventBatch.of_arrays(["E"], [0, 0], [7, 8], {"key": [1, 2], "x": [-1.0, 3.0]}), 9)
+    keys, values, there = run.state.changes(table)
+    assert (keys.tolist(), values.tolist(), there.tolist()) == ([1, 2], [4.0, 3.0], [False, True])
+    assert run.state.newest(table) == {0: 1.0, 2: 3.0}
+
+
+# -- which functions are compiled ------------------------------------------------------------------
+
+
+def helper(value: float) -> float:
+    return value * 2
+
+
+SHIFT = 3.0
+
+
+def with_helper(value: float, x: float) -> float:
+    return helper(value) + x + SHIFT + math.floor(x)
+
+
+def test_functions_that_a_function_calls_are_compiled_with_it() -> None:
+    run = run_one(with_helper, np.array([1.5]))
+    assert run.not_compiled is None
+    assert run.state.newest(run.program.tables[0]) == {0: 13.5}
+
+
+def with_root(value: float, x: float) -> float:
+    return math.sqrt(x)
+
+
+def with_power(value: float, x: float) -> float:
+    return value**x
+
+
+def with_time(value: float, x: float) -> float:
+    return float(threading.get_ident() > 0)
+
+
+def with_default(value: float, x: float, y: float = 1.0) -> float:
+    return value + x + y
+
+
+def with_list(value: float, x: float) -> float:
+    return float(len(sorted([value, x])))
+
+
+def with_itself(value: float, x: float) -> float:
+    return value if x <= 0 else with_itself(value, x - 1)
+
+
+def with_text(value: float, x: float) -> float:
+    return float(f"{value + x}")
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        (with_root, "math.sqrt raises in Python"),
+        (with_power, "overflows in another way"),
+        (with_time, "uses the module threading"),
+        (with_default, "has default values"),
+        (with_list, "sorted is not compiled"),
+        (with_itself, "calls itself"),
+        (math.hypot, "is not compiled"),
+        (max, None),
+    ],
+)
+def test_functions_that_would_give_something_else_stay_in_python(
+    function: Any, why: str | None
+) -> None:
+    xs = np.array([1.0, -1.0, 0.5])
+    run = run_one(function, xs)
+    if why is None:
+        assert run.not_compiled is None
+    else:
+        assert run.not_compiled is not None
+        assert why in run.not_compiled
+    python = run_one(function, xs, decision="python")
+    table, other = run.program.tables[0], python.program.tables[0]
+    assert run.state.newest(table) == python.state.newest(other)
+
+
+def test_function_that_numba_cannot_compile_runs_in_python() -> None:
+    run = run_one(with_text, np.array([1.5]))
+    assert run.not_compiled is not None
+    assert run.state.newest(run.program.tables[0]) == {0: 5.5}
+
+
+def test_values_beyond_exact_whole_numbers_are_those_of_python() -> None:
+    for x in (2**53 + 1, 2**70, 1e300, math.inf):
+        run = run_one(lambda value, x: float(int(value + x) % 7) if x < 1e301 else x, [x])
+        expected = 4 + x if x == math.inf else float(int(4.0 + x) % 7)
+        assert run.state.newest(run.program.tables[0]) == {0: expected}
+
+
+# -- decisions -------------------------------------------------------------------------------------
+
+
+def burn(value: float, x: float) -> float:
+    for _ in range(int(x)):
+        value = 3.7 * value * (1.0 - value)
+    return value
+
+
+BURNER = one_table(burn)
+
+
+def burnt(keys: Any, **given: Any) -> tuple[str, dict[Any, float]]:
+    """What is decided for the second batch, if operations take long."""
+    run = ColumnRun(BURNER, **given)
+    count = len(keys)
+    params = {"key": keys, "x": np.full(count, 100_000.0)}
+    for start in (0, count):
+        us = np.arange(start, start + count)
+        results = run.feed(
+            EventBatch.of_arrays(["E"], np.zeros(count, int), us, params), us[-1] + 1
+        )
+    return results.decision, run.state.newest(BURNER.tables[0])
+
+
+def test_run_of_long_operations_without_conflicts_is_parallel() -> None:
+    decision, newest = burnt(np.arange(80) % 4)
+    assert decision == "parallel"
+    assert (decision, newest) == burnt(np.arange(80) % 4, decision="parallel")
+
+
+def test_run_of_long_operations_that_all_conflict_is_serial() -> None:
+    decision, newest = burnt(np.zeros(80, int))
+    assert decision == "serial"
+    assert (decision, newest) == burnt(np.zeros(80, int), decision="serial")
+
+
+def test_run_on_one_thread_is_serial() -> None:
+    assert burnt(np.arange(20) % 4, threads=1)[0] == "serial"
+
+
+def test_run_in_parallel_passes_on_what_a_thread_raises() -> None:
+    class Stop(BaseException):
+        pass
+
+    run = ColumnRun(LEDGER, threads=4, decision="parallel")
+    before = threading.active_count()
+    calls = []
+
+    def alone(rows: Any, row: int) -> None:
+        calls.append(row)
+        raise Stop
+
+    run._alone = alone  # type: ignore[method-assign]
+    events = events_of(LEDGER, ("from", "to"), 5, 400)
+    with pytest.raises(Stop):
+        run.feed(batch_of((*LEDGER.types, "OTHER"), events), 1000)
+    assert calls
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_run_on_any_number_of_threads_gives_the_serial_order(threads: int) -> None:
+    for seed in (11, 12):
+        run = ColumnRun(WINDOWED, threads=threads, decision="parallel")
+        compare(WINDOWED, run, events_of(WINDOWED, ("key", "other"), seed, 600), seed)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [({"decision": "magic"}, "a decision is one of"), ({"threads": 0}, "threads is a whole")],
+)
+def test_run_with_impossible_settings_is_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(DefinitionError, match=said):
+        ColumnRun(LEDGER, **given)
+
+
+# -- programs that cannot run in columns -----------------------------------------------------------
+
+
+TABLE = SharedTable("values", initial=0, size=4, history=10)
+
+
+def access_that_branches(e: Any, access: Any) -> None:
+    if e["x"] > 3:
+        access.read(TABLE[e["key"]])
+
+
+def access_that_compares(e: Any, access: Any) -> None:
+    if e["x"] == "a":
+        access.read(TABLE[0])
+
+
+def access_that_asks_for_none(e: Any, access: Any) -> None:
+    if e["x"] is None:
+        access.read(TABLE[0])
+
+
+def access_that_lets_another_ask(e: Any, access: Any) -> None:
+    access_that_asks_for_none(e, access)
+
+
+def access_that_counts(e: Any, access: Any) -> None:
+    access.read(TABLE[e["key"] + 1])
+
+
+def access_that_asks(e: Any, access: Any) -> None:
+    access.read(TABLE[e.get("key", 0)])
+
+
+def access_that_tells(e: Any, access: Any) -> None:
+    if isinstance(e["x"], str):
+        access.read(TABLE[0])
+
+
+def access_of_a_range(e: Any, access: Any) -> None:
+    access.read(TABLE.range(e["key"], 3), function=len)
+
+
+def access_of_a_window(e: Any, access: Any) -> None:
+    access.read(TABLE[0].window(1))
+
+
+def access_of_no_key(e: Any, access: Any) -> None:
+    access.read(TABLE[77])
+
+
+def access_that_writes_text(e: Any, access: Any) -> None:
+    access.write(TABLE[0], lambda value, text: value, f"{e['x']}")
+
+
+def access_that_closes_over_the_event(e: Any, access: Any) -> None:
+    access.write(TABLE[0], lambda value: value + e["x"])
+
+
+def access_that_closes_over_a_parameter(e: Any, access: Any) -> None:
+    x = e["x"]
+    access.write(TABLE[0], lambda value: value + x)
+
+
+def access_with_a_partial_function(e: Any, access: Any) -> None:
+    access.write(TABLE[0], partial(with_default, x=e["x"]))
+
+
+@pytest.mark.parametrize(
+    ("access", "why"),
+    [
+        (access_that_branches, "depends on the value of x"),
+        (access_that_compares, "depends on the value of x"),
+        (access_that_asks_for_none, "whether something is something"),
+        (access_that_lets_another_ask, "whether something is something"),
+        (access_that_tells, "what isinstance tells"),
+        (access_that_closes_over_the_event, "holds a parameter"),
+        (access_that_closes_over_a_parameter, "holds a parameter"),
+        (access_with_a_partial_function, "holds a parameter"),
+        (access_that_counts, "depends on a parameter"),
+        (access_that_asks, "whether there is a key"),
+        (access_of_a_range, "by a range"),
+        (access_of_a_window, "without a function that folds it"),
+        (access_of_no_key, "77 is no key"),
+        (access_that_writes_text, "depends on the value of x"),
+    ],
+)
+def test_program_that_cannot_run_in_columns_says_why(access: Any, why: str) -> None:
+    program = Program("odd", [TABLE])
+    program.on("E")(access)
+    found = supports(program)
+    assert found is not None
+    assert why in found
+    assert "a ProgramRun can run it" in found
+
+
+def test_program_of_the_short_form_or_with_pre_processing_or_without_size_is_refused() -> None:
+    table, loose = SharedTable("t", initial=0, size=4), SharedTable("loose")
+    short = Program("short", [table])
+    short.transaction("E", reads=lambda e: [table[0]])(lambda t, e: None)
+    assert "short form" in str(supports(short))
+    pre = Program("pre", [table])
+    pre.pre_process(lambda type_, params: params)
+    assert "pre-processes" in str(supports(pre))
+    assert "has no size" in str(supports(Program("loose", [loose])))
+    assert supports(LEDGER) is None
+    with pytest.raises(DefinitionError, match="short form"):
+        ColumnRun(short)
+
+
+# -- state -----------------------------------------------------------------------------------------
+
+
+def test_state_goes_on_in_the_general_way_and_back() -> None:
+    events = events_of(WINDOWED, ("key", "other"), 21, 300)
+    events.sort(key=lambda event: event.us)
+    first, second = events[:150], events[150:]
+    cut = second[0].us
+    first = [event for event in first if event.us < cut]
+    types = (*WINDOWED.types, "OTHER")
+    whole = ColumnRun(WINDOWED, decision="serial")
+    whole.feed(batch_of(types, first), cut)
+    there_and_back = ColumnState.of_state(whole.state.to_state())
+    again = ColumnRun(WINDOWED, decision="serial", state=there_and_back)
+    again.feed(batch_of(types, second), cut + 10_000)
+    whole.feed(batch_of(types, second), cut + 10_000)
+    for table in WINDOWED.tables:
+        assert whole.state.newest(table) == again.state.newest(table)
+
+
+def test_versions_are_forgotten_when_no_window_can_reach_them() -> None:
+    program = one_table(lambda value, x: x, history=0.001)
+    run, general = ColumnRun(program, decision="serial"), ProgramRun(program, SerialOrder())
+    table = program.tables[0]
+    count = 50_000
+    for number in range(8):
+        us = np.arange(count) + number * count
+        params = {"key": us % 4, "x": us.astype(float)}
+        run.feed(EventBatch.of_arrays(["E"], np.zeros(count, np.int64), us, params), us[-1] + 1)
+    assert run.state.log.used < 4 * count
+    kept = run.state.all(table)
+    assert {at.us for versions in kept.values() for at, _ in versions} == set(
+        range(8 * count - 1000, 8 * count)
+    )
+    assert all(value == at.us for versions in kept.values() for at, value in versions)
+    assert general.state is not None
+    assert run.state.mark == At(8 * count, "", 0)
+
+
+def test_table_of_another_state_is_refused() -> None:
+    state = ColumnState(LEDGER.tables)
+    with pytest.raises(DefinitionError, match="no part of this state"):
+        state.newest(WINDOWED.tables[0])
+    with pytest.raises(DefinitionError, match="has no size"):
+        ColumnState([SharedTable("loose")])
+    with pytest.raises(DefinitionError, match="two shared tables"):
+        ColumnState([LEDGER.tables[0], SharedTable("accounts", initial=0, size=1)])

@@ -1,0 +1,249 @@
+"""What is decided, by whom, and for which part of a batch."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from activedb.errors import DefinitionError
+from activedb.scheduling import SerialOrder, SharedTable, State, STransaction
+from activedb.scheduling.tpg import TPG, Decision, Properties, Thresholds, by_tables, calibrate
+from activedb.scheduling.tpg._model import decide, serial_is_fastest
+from tests.scheduling.tpg.ledger import s_transaction, streaming_ledger, transfer, write
+
+accounts = SharedTable("accounts", key=str, initial=100)
+first, second = SharedTable("first", initial=0), SharedTable("second", initial=0)
+thresholds = Thresholds(
+    serial_us=1,
+    plan_us=2,
+    explore_us=3,
+    structured="depth-first",
+    dependencies_high=100,
+    skew_high=10,
+    tds_high=50,
+    pds_share_high=0.5,
+    compute_us_high=20,
+    abort_ratio_high=0.4,
+)
+plain = Properties(transactions=100, operations=200)
+
+
+def never() -> bool:
+    raise AssertionError("nobody need know")
+
+
+@pytest.mark.parametrize(
+    ("properties", "is_cyclic", "decision"),
+    [
+        (plain, never, Decision("non-structured", "operation", "eager")),
+        # I: how it is explored.
+        (replace(plain, tds=40, pds=60), never, Decision("depth-first")),
+        (replace(plain, tds=40, pds=59), never, Decision("non-structured")),
+        (replace(plain, tds=40, pds=60, skew=11), never, Decision("non-structured")),
+        # II: what is scheduled at once.
+        (replace(plain, tds=50, pds=20), lambda: False, Decision(unit="group")),
+        (replace(plain, tds=50, pds=20), lambda: True, Decision()),
+        (replace(plain, tds=50, pds=101, skew=99), never, Decision()),
+        # III: when aborts are dealt with.
+        (replace(plain, abort_ratio=0.4, compute_us=20), never, Decision(abort="lazy")),
+        (replace(plain, abort_ratio=0.4, compute_us=21), never, Decision(abort="eager")),
+        (replace(plain, abort_ratio=0.3, compute_us=0), never, Decision(abort="eager")),
+    ],
+)
+def test_figure_7_decisions_follow_from_the_properties(
+    properties: Properties, is_cyclic: Callable[[], bool], decision: Decision
+) -> None:
+    assert decide(properties, thresholds, is_cyclic) == decision
+
+
+def test_section_8_2_3_two_groups_get_the_decisions_of_the_paper() -> None:
+    many = replace(plain, tds=500)
+    skewed = replace(many, skew=50, abort_ratio=0.6)
+    assert decide(skewed, thresholds, lambda: False) == Decision("non-structured", "group", "lazy")
+    assert decide(many, thresholds, lambda: False) == Decision("depth-first", "group", "eager")
+
+
+@pytest.mark.parametrize(
+    ("compute_us", "parallel_share", "threads", "serial"),
+    [(0, 1, 4, True), (1000, 0, 4, True), (1000, 1, 1, True), (1000, 1, 2, False), (8, 1, 2, True)],
+)
+def test_serial_is_decided_where_threads_gain_less_than_the_tpg_costs(
+    compute_us: float, parallel_share: float, threads: int, serial: bool
+) -> None:
+    properties = replace(plain, compute_us=compute_us, parallel_share=parallel_share)
+    assert serial_is_fastest(properties, thresholds, threads) == serial
+
+
+def run(scheduler: TPG, transactions: list[STransaction], *tables: SharedTable) -> State:
+    state = State(tables)
+    for transaction in transactions:
+        scheduler.add(transaction)
+    scheduler.run(state)
+    assert all(transaction.outcome is not None for transaction in transactions)
+    return state
+
+
+def ledger(count: int) -> list[STransaction]:
+    pairs = itertools.cycle(itertools.permutations([accounts[key] for key in "ABC"], 2))
+    return [transfer(n, *pair, 1) for n, pair in zip(range(count), pairs, strict=False)]
+
+
+def test_short_functions_are_run_in_the_serial_order_and_not_planned_the_next_time() -> None:
+    # With costs that no function of an account can make up for, whatever the machine.
+    scheduler = TPG(thresholds=replace(thresholds, plan_us=1e6))
+    for _ in range(2):
+        right = State([accounts])
+        serial = SerialOrder()
+        for transaction in ledger(100):
+            serial.add(transaction)
+        serial.run(right)
+        state = run(scheduler, ledger(100), accounts)
+        assert state.of(accounts).all() == right.of(accounts).all()
+        (report,) = scheduler.last
+        assert report.decision == Decision("serial")
+        assert (report.properties.transactions, report.properties.operations) == (100, 200)
+
+
+def test_model_looks_at_the_tpg_where_threads_gain() -> None:
+    scheduler = TPG(thresholds=replace(thresholds, plan_us=-1e6))
+    run(scheduler, ledger(400), accounts)
+    (report,) = scheduler.last
+    # The first few were run alone, to be measured.
+    assert report.properties.transactions == 400 - 16
+    assert report.properties.lds == 400 - 16
+    assert report.properties.tds > 500
+    assert report.decision.explore == "depth-first"
+    assert report.decision.unit == "operation"
+    assert report.properties.cyclic is not False
+
+
+def test_abort_ratio_is_learned_from_former_batches() -> None:
+    scheduler = TPG(thresholds=replace(thresholds, plan_us=-1e6, compute_us_high=math.inf))
+    broke = SharedTable("broke", initial=0)
+    for decided in ("eager", "lazy", "lazy"):
+        run(scheduler, [transfer(n, broke[n], broke[n + 1], 5) for n in range(40)], broke)
+        (report,) = scheduler.last
+        assert report.aborted == 40
+        assert report.decision.abort == decided
+
+
+def test_fixed_decision_is_kept_to() -> None:
+    decision = Decision("breadth-first", "group", "lazy", True)
+    scheduler = TPG(3, decision)
+    run(scheduler, streaming_ledger(accounts), accounts)
+    (report,) = scheduler.last
+    assert report.decision == decision
+    assert report.labels == (None,)
+    assert (report.properties.lds, report.properties.tds, report.properties.pds) == (2, 3, 2)
+
+
+def two_tables(count: int) -> list[STransaction]:
+    tables = itertools.cycle([first, second])
+    return [
+        s_transaction(n, write(table[n % 3]))
+        for n, table in zip(range(count), tables, strict=False)
+    ]
+
+
+def test_groups_of_s_transactions_have_their_own_decisions() -> None:
+    lazy, eager = Decision("non-structured", "group", "lazy"), Decision("breadth-first", "group")
+    decisions = {("first",): lazy, ("second",): eager}
+    scheduler = TPG(decision=decisions, group_of=by_tables)
+    run(scheduler, two_tables(50), first, second)
+    found = {report.labels: report.decision for report in scheduler.last}
+    assert found == {(("first",),): lazy, (("second",),): eager}
+
+
+def test_group_without_a_decision_is_decided_by_the_model() -> None:
+    scheduler = TPG(decision={("first",): Decision()}, group_of=by_tables)
+    run(scheduler, two_tables(50), first, second)
+    found = {report.labels: report for report in scheduler.last}
+    assert found[("second",),].properties.compute_us >= 0
+    assert found[("first",),].properties.transactions == 25
+
+
+def test_groups_with_a_key_in_common_are_run_as_the_larger_one() -> None:
+    few, many = Decision("breadth-first"), Decision("depth-first")
+    scheduler = TPG(
+        decision={"few": few, "many": many, "else": few},
+        group_of=lambda t: "else" if t.at.us == 99 else "few" if t.at.us % 3 == 0 else "many",
+    )
+    own = s_transaction(99, write(second[0]))
+    chain = [s_transaction(n, write(first[n % 2])) for n in range(20)]
+    state = run(scheduler, [*chain, own], first, second)
+    merged, alone = sorted(scheduler.last, key=lambda report: -len(report.labels))
+    assert set(merged.labels) == {"few", "many"}
+    assert merged.decision == many
+    assert (alone.labels, alone.decision) == (("else",), few)
+    assert state.of(first).newest() == {0: 10, 1: 10}
+
+
+def test_two_groups_run_at_once() -> None:
+    meeting = threading.Barrier(2)
+
+    def meet(value: Any) -> Any:
+        meeting.wait(timeout=60)
+        return value + 1
+
+    together = [
+        s_transaction(1, write(first[0], function=meet)),
+        s_transaction(2, write(second[0], function=meet)),
+    ]
+    decisions = {("first",): Decision("breadth-first"), ("second",): Decision("depth-first")}
+    state = run(TPG(2, decisions, group_of=by_tables), together, first, second)
+    assert state.of(first).newest() == state.of(second).newest() == {0: 1}
+
+
+def test_nothing_added_is_nothing_run() -> None:
+    scheduler = TPG()
+    scheduler.run(State([accounts]))
+    assert scheduler.last == ()
+
+
+@pytest.mark.parametrize("decision", [None, Decision(), Decision("depth-first", "group")])
+def test_s_transaction_without_operations_commits(decision: Decision | None) -> None:
+    empty = s_transaction(1)
+    run(TPG(decision=decision), [empty], accounts)
+    assert empty.outcome is not None
+    assert empty.outcome.committed
+    assert empty.outcome.results == ()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"threads": 0}, "whole number from 1"),
+        ({"threads": True}, "whole number from 1"),
+        ({"decision": "serial"}, "a decision is a Decision"),
+        ({"decision": {}}, "need group_of"),
+        ({"decision": {"a": 1}, "group_of": len}, "a decision is a Decision"),
+    ],
+)
+def test_scheduler_with_wrong_arguments_is_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(DefinitionError, match=message):
+        TPG(**arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"explore": "wide"}, {"unit": "key"}, {"abort": "never"}, {"speculative": 1}]
+)
+def test_decision_with_an_unknown_word_is_refused(arguments: dict[str, Any]) -> None:
+    with pytest.raises(DefinitionError, match="a decision's"):
+        Decision(**arguments)
+
+
+def test_calibration_measures_every_threshold() -> None:
+    found = calibrate(threads=2, operations=40, rounds=1)
+    assert found.serial_us > 0
+    assert found.plan_us > 0
+    assert found.explore_us >= 0
+    assert found.structured in ("breadth-first", "depth-first")
+    assert found.dependencies_high > 0
+    assert found.abort_ratio_high > 0
+    assert decide(plain, found, never).unit == "operation"
