@@ -14,6 +14,7 @@ from sqlalchemy import create_engine, text
 from benchmarks import _nested_parts, nested
 from benchmarks._nested_memory import BerkeleyRows, NestedInMemory
 from benchmarks._nested_rows import open_server
+from benchmarks._report import Metric, show
 
 TINY = nested.Sizes(in_memory=20, one_row=3, parallel=1, flushed=40, queried_rows=20, queries=2)
 METRICS = {
@@ -58,11 +59,18 @@ def schemas(url: str) -> set[str]:
         engine.dispose()
 
 
-def test_nested_benchmark_without_the_peer_prints_every_metric_as_json(
+def test_nested_benchmark_without_the_peer_prints_every_metric_as_json_and_as_a_table(
     tiny: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "berkeleydb", None)
     monkeypatch.setitem(sys.modules, "berkeleydb.db", None)
+    measured: list[dict[str, Metric]] = []
+
+    def show_and_keep(name: str, metrics: dict[str, Metric], *, as_json: bool) -> None:
+        measured.append(metrics)
+        show(name, metrics, as_json=as_json)
+
+    monkeypatch.setattr(nested, "show", show_and_keep)
     nested.main(["--json", "--runs", "1"])
     printed = capsys.readouterr()
     metrics = json.loads(printed.out)
@@ -76,14 +84,8 @@ def test_nested_benchmark_without_the_peer_prints_every_metric_as_json(
     assert "no Berkeley DB" in printed.err
     assert "fsync" in printed.err  # which server it was, and whether it waits for the disk
     assert schemas(tiny) == set()
-
-
-def test_nested_benchmark_without_json_prints_a_table_with_every_metric_whole(
-    tiny: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    nested.main(["--runs", "1"])
+    show("nested", measured[0], as_json=False)
     table = capsys.readouterr().out
-    assert "fsync" in table
     for name in METRICS:
         assert f" {name} " in table
 

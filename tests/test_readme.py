@@ -13,7 +13,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 BLOCKS = [
     block
-    for name in ("README.md", "docs/coupling.md", "docs/language.md", "docs/uncertain-time.md")
+    for name in (
+        "README.md",
+        "docs/coupling.md",
+        "docs/language.md",
+        "docs/streams.md",
+        "docs/uncertain-time.md",
+    )
     for block in re.findall(
         r"^```python\n(.*?)^```", (ROOT / name).read_text(encoding="utf-8"), re.M | re.S
     )

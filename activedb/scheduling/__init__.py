@@ -2,9 +2,10 @@
 
 from activedb.scheduling._access import Access
 from activedb.scheduling._body import View
+from activedb.scheduling._detection import MOMENT, Detection
 from activedb.scheduling._operations import Abort, Operation
 from activedb.scheduling._program import Program
-from activedb.scheduling._rules import MOMENT, Detection, Reaction
+from activedb.scheduling._rules import Reaction
 from activedb.scheduling._run import FailedOutput, ProgramRun, Refusal, Results, s_transaction_of
 from activedb.scheduling._s_transactions import At, Outcome, STransaction
 from activedb.scheduling._scheduler import Scheduler, SerialOrder

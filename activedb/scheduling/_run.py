@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from activedb.events import Occurrence
+from activedb.scheduling._detection import Detection
 from activedb.scheduling._program import Program
-from activedb.scheduling._rules import Detection
 from activedb.scheduling._s_transactions import At, STransaction
 from activedb.scheduling._scheduler import Scheduler
 from activedb.scheduling._state import State

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import dis
 import math
+import operator
 import sys
 from collections.abc import Callable
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
@@ -15,9 +16,10 @@ from numba import types
 from numba.core.dispatcher import Dispatcher
 from numba.extending import overload
 
+from activedb.scheduling.compiled._checked import BUILTINS, MATH
 from activedb.scheduling.compiled._rows import EXACT_MAX
 
-__all__ = ["BACK", "NotCompilable", "compilable", "key_of", "number_of"]
+__all__ = ["BACK", "NotCompilable", "compilable", "key_of", "multiplies", "number_of"]
 
 BACK: Final = -1
 """Given for what a kernel leaves to Python: what raises, gives no number, or a very large one."""
@@ -25,11 +27,6 @@ BACK: Final = -1
 _BUILTINS = frozenset(
     {"abs", "bool", "enumerate", "float", "int", "len", "max", "min", "range", "round", "zip"}
 )
-_MATH = frozenset(
-    {"atan", "atan2", "ceil", "copysign", "cos", "e", "erf", "fabs", "floor", "inf", "isfinite"}
-    | {"isinf", "isnan", "nan", "pi", "sin", "tanh", "trunc"}
-)
-"""What of the module `math` gives the same compiled; other functions raise in Python alone."""
 
 
 class NotCompilable(Exception):
@@ -84,6 +81,20 @@ def _key_of(value: Any, size: Any) -> Any:
     return of_integer
 
 
+def multiplies(function: Callable[..., Any]) -> bool:
+    """Whether a function may make whole numbers out of proportion to those it is given."""
+    if function in (operator.mul, operator.imul):
+        return True
+    if not isinstance(function, FunctionType):
+        return False
+    instructions = dis.get_instructions(function.__code__)
+    if any(i.opname == "BINARY_OP" and i.argrepr.rstrip("=") == "*" for i in instructions):
+        return True
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    values = [function.__globals__.get(name) for name in function.__code__.co_names]
+    return any(isinstance(v, FunctionType) and multiplies(v) for v in (*cells, *values))
+
+
 def compilable(function: Callable[..., Any]) -> Any:
     """A function as numba compiles it, such that it gives what it gives in Python.
 
@@ -119,8 +130,8 @@ def _compilable(function: Callable[..., Any], within: tuple[object, ...]) -> Any
     for name in code.co_names:
         if name in function.__globals__:
             names[name] = _inside(function.__globals__[name], around)
-        elif not hasattr(builtins, name):
-            continue  # an attribute
+        elif name in BUILTINS:
+            names[name] = BUILTINS[name]
     if any(cell == CellType() for cell in function.__closure__ or ()):
         raise NotCompilable(f"{function.__qualname__} refers to what is not there yet")
     cells = tuple(
@@ -140,7 +151,9 @@ def _inside(value: Any, within: tuple[object, ...]) -> Any:
     """What a function refers to."""
     if isinstance(value, FunctionType | BuiltinFunctionType):
         return _compilable(value, within)
-    if isinstance(value, ModuleType) and value is not math:
+    if value is math:
+        return MATH
+    if isinstance(value, ModuleType):
         raise NotCompilable(f"it uses the module {value.__name__}")
     return value
 
@@ -155,8 +168,8 @@ def _check_code(function: FunctionType, code: CodeType) -> None:
         if instruction.opname == "LOAD_GLOBAL" and not _may_be_used(function, name):
             raise NotCompilable(f"{name} is not compiled")
         is_attribute = instruction.opname in ("LOAD_ATTR", "LOAD_METHOD")
-        if uses_math and is_attribute and name not in _MATH:
-            raise NotCompilable(f"math.{name} raises in Python where compiled code does not")
+        if uses_math and is_attribute and not hasattr(MATH, name):
+            raise NotCompilable(f"math.{name} gives something else when compiled")
 
 
 def _may_be_used(function: FunctionType, name: str) -> bool:

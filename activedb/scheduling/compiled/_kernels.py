@@ -16,6 +16,7 @@ from activedb.scheduling.compiled._functions import (
     NotCompilable,
     compilable,
     key_of,
+    multiplies,
     number_of,
 )
 from activedb.scheduling.compiled._layout import Layout
@@ -26,6 +27,7 @@ from activedb.scheduling.compiled._state import ColumnState
 
 __all__ = ["Kernel", "kernel_of"]
 
+_PRODUCTS_MAX = 2.0**31
 _NO_ROWS = np.empty(0, np.int64)
 _NO_EDGES = (np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0, np.int32), _NO_ROWS)
 
@@ -43,6 +45,12 @@ class Kernel:
     Parameters
     ----------
     layout : Layout
+
+    Attributes
+    ----------
+    whole_max : float or None
+        Rows with larger whole numbers among arguments have to run in Python: products might not
+        have a place in 64 bits. None: nothing is multiplied.
 
     Raises
     ------
@@ -66,6 +74,7 @@ class Kernel:
         names |= {name: compilable(function) for name, function in source.functions.items()}
         for text in (source.wrappers, source.kernel):
             exec(compile(text, f"<kernel of {layout.program.name}>", "exec"), names)  # noqa: S102
+        self.whole_max = _PRODUCTS_MAX if any(map(multiplies, source.functions.values())) else None
         self._kernel: Any = jitted(names["kernel"])
 
     def arguments(self, rows: Rows, state: ColumnState) -> tuple[Any, ...]:

@@ -115,9 +115,12 @@ class Rows:
         )
 
 
-def is_exact(column: Column) -> bool:
-    """Whether it holds numbers up to `EXACT_MAX`, with which compiled code and Python agree."""
-    return column.dtype != object and (column.dtype == np.bool_ or within(column, EXACT_MAX))
+def is_exact(column: Column, whole_max: float | None) -> bool:
+    """Whether compiled code and Python agree on all its numbers: up to `EXACT_MAX`, or less."""
+    if column.dtype == object:
+        return False
+    most = whole_max if whole_max is not None and column.dtype == np.int64 else EXACT_MAX
+    return column.dtype == np.bool_ or within(column, most)
 
 
 @jit

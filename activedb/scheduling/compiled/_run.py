@@ -233,7 +233,9 @@ class ColumnRun:
 
     def _is_compiled(self, rows: Rows) -> bool:
         """Whether such columns can be run compiled; compiles the kernel, the first time."""
-        if self.not_compiled is not None or not all(map(is_exact, rows.columns)):
+        if self.not_compiled is not None:
+            return False
+        if not all(is_exact(column, self._kernel.whole_max) for column in rows.columns):
             return False
         from activedb.scheduling.compiled._functions import NotCompilable
 

@@ -237,7 +237,7 @@ class DepthFirst(Exploration):
             while own and not self._unit(own[0][1]).is_open:
                 self._unqueue(heappop(own)[1])
             failed = self._failed[worker]
-            if own and (not failed or own[0][0] <= failed[-1].rank):
+            if own and (not failed or own[0][0] <= _stratum_of(failed[-1])):
                 vertex = self._taken(worker, own[0][1])
                 if vertex is not None:
                     heappop(own)
@@ -256,6 +256,10 @@ class DepthFirst(Exploration):
     def _unqueue(self, number: int) -> None:
         if self._groups:
             self._groups[number].queued = False
+
+
+def _stratum_of(vertex: Vertex) -> int:
+    return vertex.rank if vertex.unit is None else vertex.unit.rank
 
 
 def exploration_of(execution: Execution, groups: list[Group], workers: int) -> Exploration:

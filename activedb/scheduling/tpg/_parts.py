@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
 from activedb.scheduling._s_transactions import STransaction
-from activedb.scheduling._scheduler import run_alone
-from activedb.scheduling._state import State
+from activedb.scheduling._tables import SharedTable
 from activedb.scheduling.tpg._decision import Decision
-from activedb.scheduling.tpg._model import Thresholds, threads_run_python_at_once
 from activedb.scheduling.tpg._planning import Planner
 from activedb.scheduling.tpg._properties import Properties
 
 __all__ = ["Known", "Part", "PartReport", "disjoint"]
-
-PILOTS_MAX = 16
-"""So many of the earliest s-transactions of a part are run alone at most, to be measured."""
 
 
 @dataclass(slots=True)
@@ -66,11 +60,14 @@ class Part:
         In any order.
     planner : Planner or None
         None: nothing was planned so far.
+    most : int
+        How many s-transactions the first of several labels has; 0 if there is one.
     """
 
     labels: list[Hashable]
     transactions: list[STransaction] = field(default_factory=list)
     planner: Planner | None = None
+    most: int = 0
 
     def add(self, transaction: STransaction) -> None:
         """Take an s-transaction."""
@@ -87,38 +84,17 @@ class Part:
         return self.planner
 
     def absorb(self, other: Part) -> None:
-        """Take all that another one has; the labels of the one that has more come first."""
-        more = len(other.transactions) > len(self.transactions)
+        """Take all that another one has; the label of most s-transactions comes first."""
+        self.most = self.most or len(self.transactions)
+        more = len(other.transactions) > self.most
         self.labels = other.labels + self.labels if more else self.labels + other.labels
+        self.most = max(self.most, len(other.transactions))
         self.planned().absorb(other.planned())
         self.transactions += other.transactions
 
     def sort(self) -> None:
         """Bring the s-transactions into their order."""
         self.transactions.sort(key=lambda transaction: transaction.at)
-
-    def pilot(self, state: State, thresholds: Thresholds) -> tuple[int, float, float]:
-        """Run the earliest s-transactions alone, and measure them. REQUIRES: `sort`.
-
-        Returns
-        -------
-        count : int
-            How many were run; no other one is earlier.
-        compute_us : float
-            What an operation of theirs takes.
-        parallel_share : float
-            Which share of that another thread could use: all, if threads run Python code at once,
-            else the time in which this one has waited.
-        """
-        count = min(PILOTS_MAX, (len(self.transactions) + 3) // 4)
-        wall, cpu = time.perf_counter(), time.thread_time()
-        for transaction in self.transactions[:count]:
-            run_alone(transaction, state)
-        cpu, wall = time.thread_time() - cpu, time.perf_counter() - wall
-        operations = sum(len(transaction.operations) for transaction in self.transactions[:count])
-        compute_us = max(wall * 1e6 / max(operations, 1) - thresholds.serial_us, 0.0)
-        waited = 1 - min(cpu / wall, 1.0) if wall else 0.0
-        return count, compute_us, 1.0 if threads_run_python_at_once() else waited
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,11 +123,31 @@ class PartReport:
 
 
 def disjoint(parts: Iterable[Part]) -> list[Part]:
-    """Merge parts that access a common key, as far as is known, until no two do."""
-    merged: list[Part] = []
-    for part in parts:
-        for other in [other for other in merged if other.planned().meets(part.planned())]:
-            merged.remove(other)
-            part.absorb(other)
-        merged.append(part)
-    return merged
+    """Merge parts that access a common key, as far as is known; O(keys of all)."""
+    all_parts = list(parts)
+    joined = list(range(len(all_parts)))  # per part itself, or one that it is merged with
+
+    def root(number: int) -> int:
+        while joined[number] != number:
+            joined[number] = number = joined[joined[number]]
+        return number
+
+    first_at: dict[tuple[SharedTable, Hashable], int] = {}
+    on_table: dict[SharedTable, list[int]] = {}
+    whole: set[SharedTable] = set()
+    for number, part in enumerate(all_parts):
+        for table, lists in part.planned().tables.items():
+            on_table.setdefault(table, []).append(number)
+            if lists.whole:
+                whole.add(table)
+            for key in lists.of:
+                joined[root(number)] = root(first_at.setdefault((table, key), number))
+    for table in whole:
+        for number in on_table[table]:
+            joined[root(number)] = root(on_table[table][0])
+    merged: dict[int, Part] = {}
+    for number, part in enumerate(all_parts):
+        other = merged.setdefault(root(number), part)
+        if other is not part:
+            other.absorb(part)
+    return list(merged.values())

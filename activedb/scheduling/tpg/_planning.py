@@ -150,16 +150,6 @@ class Planner:
             for key, accesses in lists.of.items():
                 own.of.setdefault(key, []).extend(accesses)
 
-    def meets(self, other: Planner) -> bool:
-        """Whether both have accesses to a key, as far as is known; O(keys of the smaller one)."""
-        for table, lists in self.tables.items():
-            others = other.tables.get(table)
-            if others is None:
-                continue
-            if lists.whole or others.whole or not lists.of.keys().isdisjoint(others.of.keys()):
-                return True
-        return False
-
     def in_order(self) -> None:
         """Bring s-transactions and lists into the order of timestamps."""
         if not self._in_order:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from activedb.scheduling.tpg._planning import Planner
 from activedb.scheduling.tpg._refinement import TaskGraph
@@ -46,22 +46,16 @@ class Properties:
 
 
 def properties_of(
-    planner: Planner,
-    graph: TaskGraph,
-    compute_us: float = 0.0,
-    parallel_share: float = 0.0,
-    abort_ratio: float = 0.0,
+    planner: Planner, graph: TaskGraph, measured: Properties | None = None
 ) -> Properties:
-    """The properties of a TPG; O(keys)."""
+    """The properties of a TPG, and of those `measured` what a TPG does not tell; O(keys)."""
     degrees = [len(found) for lists in planner.tables.values() for found in lists.of.values()]
-    return Properties(
+    return replace(
+        measured or Properties(),
         transactions=len(graph.nodes),
         operations=graph.operations,
         lds=graph.lds,
         tds=graph.tds,
         pds=graph.pds,
         skew=max(degrees) * len(degrees) / sum(degrees) if degrees else 1.0,
-        compute_us=compute_us,
-        parallel_share=parallel_share,
-        abort_ratio=abort_ratio,
     )

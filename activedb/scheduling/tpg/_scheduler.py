@@ -7,13 +7,12 @@ from dataclasses import replace
 
 from activedb.errors import DefinitionError
 from activedb.scheduling._s_transactions import STransaction
-from activedb.scheduling._scheduler import run_alone
 from activedb.scheduling._state import State
 from activedb.scheduling.tpg._decision import Decision
 from activedb.scheduling.tpg._execution import Execution, OnMove
 from activedb.scheduling.tpg._groups import Group, group, ungroup
 from activedb.scheduling.tpg._model import SERIAL, Thresholds, decide, serial_is_fastest
-from activedb.scheduling.tpg._outcomes import outcome_of
+from activedb.scheduling.tpg._part_run import PartRun
 from activedb.scheduling.tpg._parts import Known, Part, PartReport, disjoint
 from activedb.scheduling.tpg._planning import Planner
 from activedb.scheduling.tpg._properties import Properties, properties_of
@@ -113,17 +112,23 @@ class TPG:
         Raises
         ------
         BaseException
-            What a function has raised, if it is no `Exception`. The s-transactions that were added
-            have no outcome then, and have left nothing in the state, unless they were run serially.
+            What a function has raised, if it is no `Exception`. What was added is forgotten then,
+            has no outcome, and has left nothing in the state.
         """
         parts, self._parts = self._parts, {}
-        runs: list[_PartRun] = []
-        for part in disjoint(parts.values()) if len(parts) > 1 else parts.values():
-            runs.append(self._start(part, state))
-        executions = [run.execution for run in runs if run.execution is not None]
-        if executions:
-            run_all(executions, self.threads)
-        self.last = tuple(run.end(state) for run in runs)
+        runs: list[PartRun] = []
+        try:
+            for part in disjoint(parts.values()) if len(parts) > 1 else parts.values():
+                runs.append(PartRun(part, self._known_of(part.labels[0]), state))
+                self._start(runs[-1], state)
+            executions = [run.execution for run in runs if run.execution is not None]
+            if executions:
+                run_all(executions, self.threads)
+            self.last = tuple(run.end() for run in runs)
+        except BaseException:
+            for run in runs:
+                run.take_back()
+            raise
 
     # -- decisions -------------------------------------------------------------------------------
 
@@ -136,40 +141,41 @@ class TPG:
         return (
             known is not None
             and known.compute_us is not None
-            and not serial_is_fastest(_known_properties(known), self.thresholds, self.threads)
+            and not serial_is_fastest(
+                Properties(compute_us=known.compute_us, parallel_share=known.parallel_share),
+                self.thresholds,
+                self.threads,
+            )
         )
 
     def _fixed_for(self, label: Hashable) -> Decision | None:
         return self._fixed if self._fixed is not None else self._by_label.get(label)
 
-    def _start(self, part: Part, state: State) -> _PartRun:
-        """Decide about a part; run what of it is to be run alone, and make the TPG of the rest."""
-        label = part.labels[0]
+    def _known_of(self, label: Hashable) -> Known:
         known = self._known.pop(label, None) or Known()
         self._known[label] = known  # the newest last
         if len(self._known) > LABELS_MAX:
             del self._known[next(iter(self._known))]
-        run = _PartRun(part, known)
-        decision = self._fixed_for(label)
-        alone = 0
+        return known
+
+    def _start(self, run: PartRun, state: State) -> None:
+        """Decide about a part; run what of it is to be run alone, and make the TPG of the rest."""
+        part = run.part
+        decision = self._fixed_for(part.labels[0])
         if decision is None:
             part.sort()
-            alone, compute_us, parallel_share = part.pilot(state, self.thresholds)
-            known.measured(compute_us, parallel_share)
-            if serial_is_fastest(_known_properties(known), self.thresholds, self.threads):
+            run.pilot(self.thresholds)
+            if serial_is_fastest(run.properties, self.thresholds, self.threads):
                 decision = SERIAL
-        if decision == SERIAL or alone == len(part.transactions):
+        left = len(part.transactions) - run.alone
+        if decision == SERIAL or not left:
             part.sort()
-            for transaction in part.transactions[alone:]:
-                run_alone(transaction, state)
-            run.decision = SERIAL
-            return run
+            run.run_alone(left)
+            return
         planner = part.planned()
-        planner.leave_out(alone)
+        planner.leave_out(run.alone)
         graph = refine(planner)
-        run.properties = properties_of(
-            planner, graph, known.compute_us or 0.0, known.parallel_share, known.abort_ratio
-        )
+        run.properties = properties_of(planner, graph, run.properties)
         groups: list[Group] | None = None
         if decision is None:
             grouping = _Grouping(graph)
@@ -178,35 +184,6 @@ class TPG:
             run.properties = replace(run.properties, cyclic=grouping.cyclic)
         run.decision = decision
         run.execution = Execution(graph, state, decision, self.threads, self._on_move, groups)
-        return run
-
-
-class _PartRun:
-    """A part of a batch while it is run."""
-
-    def __init__(self, part: Part, known: Known):
-        self.part = part
-        self.decision = SERIAL
-        self.properties = Properties(
-            transactions=len(part.transactions),
-            operations=sum(len(transaction.operations) for transaction in part.transactions),
-            compute_us=known.compute_us or 0.0,
-            parallel_share=known.parallel_share,
-            abort_ratio=known.abort_ratio,
-        )
-        self.execution: Execution | None = None
-        self._known = known
-
-    def end(self, state: State) -> PartReport:
-        """Set the outcomes; REQUIRES: the execution is at its end."""
-        redone = 0
-        if self.execution is not None:
-            redone = self.execution.aborts.redone
-            for node in self.execution.graph.nodes:
-                node.transaction.outcome = outcome_of(node, state)
-        aborted = self._known.ended(self.part.transactions)
-        labels = tuple(self.part.labels)
-        return PartReport(labels, self.decision, self.properties, aborted, redone)
 
 
 class _Grouping:
@@ -227,14 +204,6 @@ class _Grouping:
             ungroup(self._graph)
             return None
         return self._groups
-
-
-def _known_properties(known: Known) -> Properties:
-    return Properties(
-        compute_us=known.compute_us or 0.0,
-        parallel_share=known.parallel_share,
-        abort_ratio=known.abort_ratio,
-    )
 
 
 def by_tables(transaction: STransaction) -> Hashable:

@@ -19,8 +19,8 @@ def run_all(executions: Sequence[Execution], threads: int) -> None:
     """Run some TPGs, which have no key in common, to their end.
 
     The calling thread is one of the workers; the others have ended when this returns. Whatever is
-    no `Exception` and is raised by an operation, and whatever is wrong in here, ends the run: it is
-    raised, and the versions of the batch are removed.
+    no `Exception` and is raised by an operation, and whatever is wrong in here, ends the run, and
+    is raised.
 
     Parameters
     ----------
@@ -32,8 +32,6 @@ def run_all(executions: Sequence[Execution], threads: int) -> None:
     crew = _Crew(executions, threads)
     crew.run()
     if crew.error is not None:
-        for execution in executions:
-            execution.take_back_all()
         raise crew.error
 
 
@@ -72,8 +70,15 @@ class _Crew:
             self._stop(error)
         finally:
             for thread in threads:
-                if thread.ident is not None:
-                    thread.join()
+                self._join(thread)
+
+    def _join(self, thread: threading.Thread) -> None:
+        """Wait for the end of a thread, even if the user interrupts this one."""
+        while thread.is_alive():
+            try:
+                thread.join()
+            except BaseException as error:
+                self._stop(error)
 
     def _work(self, worker: int) -> None:
         try:

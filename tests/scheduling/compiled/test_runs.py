@@ -115,8 +115,8 @@ def test_functions_that_a_function_calls_are_compiled_with_it() -> None:
     assert run.state.newest(run.program.tables[0]) == {0: 13.5}
 
 
-def with_root(value: float, x: float) -> float:
-    return math.sqrt(x)
+def with_log(value: float, x: float) -> float:
+    return math.log(x)
 
 
 def with_power(value: float, x: float) -> float:
@@ -146,7 +146,7 @@ def with_text(value: float, x: float) -> float:
 @pytest.mark.parametrize(
     ("function", "why"),
     [
-        (with_root, "math.sqrt raises in Python"),
+        (with_log, "math.log gives something else"),
         (with_power, "overflows in another way"),
         (with_time, "uses the module threading"),
         (with_default, "has default values"),
@@ -177,11 +177,35 @@ def test_function_that_numba_cannot_compile_runs_in_python() -> None:
     assert run.state.newest(run.program.tables[0]) == {0: 5.5}
 
 
-def test_values_beyond_exact_whole_numbers_are_those_of_python() -> None:
-    for x in (2**53 + 1, 2**70, 1e300, math.inf):
-        run = run_one(lambda value, x: float(int(value + x) % 7) if x < 1e301 else x, [x])
-        expected = 4 + x if x == math.inf else float(int(4.0 + x) % 7)
-        assert run.state.newest(run.program.tables[0]) == {0: expected}
+def remainder(value: float, x: float) -> float:
+    return float(int(value * x) % 7)
+
+
+def rounded(value: float, x: float) -> float:
+    return math.floor(x) + round(x) * 10 + math.ceil(x) * 100 + int(x) * 1000
+
+
+def root(value: float, x: float) -> float:
+    return math.sqrt(x)
+
+
+def product(value: float, x: float) -> float:
+    return float(x * x % 1000)
+
+
+@pytest.mark.parametrize("function", [remainder, rounded, root, product])
+def test_numbers_that_have_no_place_in_64_bits_are_those_of_python(function: Any) -> None:
+    whole: list[Any] = [2**31 + 11, 2**40 + 1, -(2**53) + 1, 77]
+    for xs in ([1e15 + 0.5, 2.5, -0.5, -7.25], [8e15, 3e15, 1e18, 2.0], whole, [2**70] * 4):
+        runs = [run_one(function, xs), run_one(function, xs, decision="python")]
+        assert runs[0].not_compiled is None
+        found = [run.state.newest(run.program.tables[0]) for run in runs]
+        assert found[0] == found[1]
+
+
+def test_arguments_that_are_not_exact_run_in_python() -> None:
+    for x in (2**53 + 1, 2**70, 1e300, math.inf, math.nan):
+        assert not run_one(lambda value, x: value if x else x, [x]).not_compiled
 
 
 # -- decisions -------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import operator
 import random
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -26,7 +27,7 @@ from activedb.scheduling import (
     STransaction,
     View,
 )
-from activedb.scheduling._rules import MOMENT, Detection
+from activedb.scheduling._detection import MOMENT, Detection
 from activedb.scheduling.locking import LWM, S2PL, SEI
 from tests.scheduling.comparison import SCALE
 
@@ -183,6 +184,29 @@ def test_pre_processing_drops_for_rules_too_and_post_processing_gets_their_outco
     assert results.dropped == 1
     results = run.finish()
     assert results.outputs == [("B", {"k": -1}, True)]
+    assert newest(run) == {"n": 1}
+
+
+@pytest.mark.parametrize("granularity", ["table", "row"])
+def test_condition_that_waits_outside_lets_later_rules_go_on_with_lwm(granularity: str) -> None:
+    p, acted = program(), threading.Event()
+
+    def asks(t: View, o: Occurrence) -> bool:
+        return t.read(counts["n"]) == 0 and acted.wait(60)  # as of its time, then as of ours
+
+    @p.rule(
+        event("A"), reads=refs("n"), writes=lambda o: [other[1]], when=asks, name="after asking"
+    )
+    def after_asking(t: View, o: Occurrence) -> None:
+        t.write(other[1], 1)
+
+    @p.rule(event("B"), writes=refs("n"), name="acts")
+    def acts(t: View, o: Occurrence) -> None:
+        t.write(counts["n"], t.read(counts["n"]) + 1)
+        acted.set()
+
+    results, run = fed(p, e("A", 1), e("B", 2), scheduler=LWM(granularity, threads=2))
+    assert [o.results[0][0].fired for o in outcomes(results)] == [True, True]
     assert newest(run) == {"n": 1}
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from activedb.scheduling import Abort, SharedTable, State
 from activedb.scheduling.tpg import TPG, Decision, by_tables
 from tests.scheduling.comparison import SCALE, check
+from tests.scheduling.tpg.ledger import s_transaction, write
 from tests.scheduling.tpg.simulation import EVERY_DECISION, SimulatedTPG, named
 from tests.scheduling.workloads import Parameters, parameters, workload
 
@@ -46,6 +49,37 @@ def test_threads_give_the_serial_order(decision: Decision) -> None:
         p = Parameters(seed=seed, aborts=(0.1, 0.5)[seed % 2], keys=4, length=6)
         scheduler = TPG(2 + seed % 2, decision)
         check(lambda it=scheduler: it, workload(p))
+
+
+@settings(max_examples=60 * SCALE)
+@given(parameters(), st.sampled_from(EVERY_DECISION), st.integers(1, 4))
+def test_threads_on_all_kinds_of_workloads_give_the_serial_order(
+    p: Parameters, decision: Decision, threads: int
+) -> None:
+    check(lambda: TPG(threads, decision), workload(p))
+
+
+@pytest.mark.parametrize("explore", ["non-structured", "breadth-first", "depth-first"])
+@pytest.mark.parametrize("unit", ["operation", "group"])
+def test_long_chain_that_is_rolled_back_from_its_start_gives_the_serial_order(
+    explore: Any, unit: Any
+) -> None:
+    table = SharedTable("table", initial=0)
+    # Lazily: the first aborts when all 2,000 have run, and all have read what it wrote.
+    first = s_transaction(0, write(table["chain"]), write(table["other"], function=_fails))
+    chain = [s_transaction(n, write(table["chain"])) for n in range(1, 2000)]
+    state = State([table])
+    scheduler = TPG(2, Decision(explore, unit, "lazy", speculative=True))
+    for transaction in reversed([first, *chain]):
+        scheduler.add(transaction)
+    scheduler.run(state)
+    assert state.of(table).newest() == {"chain": 1999}
+    (report,) = scheduler.last
+    assert (report.aborted, report.redone) == (1, 1999)
+
+
+def _fails(value: Any) -> Any:
+    raise Abort("it fails")
 
 
 @settings(max_examples=20 * SCALE)

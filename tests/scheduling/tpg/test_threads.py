@@ -91,6 +91,24 @@ def test_error_of_any_thread_is_raised_by_the_calling_one(place: str) -> None:
         run(TPG(2, Decision()), *both)
 
 
+@pytest.mark.parametrize("decision", [None, Decision("serial")])
+def test_error_in_what_is_run_alone_leaves_nothing(decision: Decision | None) -> None:
+    def stop(value: int) -> int:
+        raise Stop
+
+    state = State([table])
+    scheduler = TPG(2, decision)
+    written = [s_transaction(n, write(table[n])) for n in range(50)]
+    for transaction in [*written, s_transaction(99, write(table[1], function=stop))]:
+        scheduler.add(transaction)
+    with pytest.raises(Stop):
+        scheduler.run(state)
+    assert state.of(table).all() == {}
+    assert all(transaction.outcome is None for transaction in written)
+    scheduler.run(state)
+    assert scheduler.last == (), "what was added is forgotten"
+
+
 def test_table_of_another_state_ends_the_run_with_the_error() -> None:
     other = SharedTable("other")
     foreign = s_transaction(1, write(other[1], table[1]))
@@ -113,7 +131,7 @@ def test_dependent_that_read_too_much_is_redone_after_a_late_failure(
     dependent_has_read = threading.Event()
 
     def late(value: int) -> int:
-        # Under breadth-first exploration the dependent is of the next stratum, and cannot have read.
+        # Under breadth-first exploration the dependent is of the next stratum: it has not read.
         if explore != "breadth-first":
             assert dependent_has_read.wait(timeout=60)
         raise Abort("too late")

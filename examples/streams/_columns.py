@@ -1,0 +1,149 @@
+"""Events in columns, made from a seed: what the generators of this folder have in common.
+
+A generator draws whole columns with numpy: types, times, keys that are skewed (Zipf), values. The
+same columns are fed to a run over columns as they are (`EventColumns.batch`), and to the general
+schedulers one event at a time (`EventColumns.occurrences`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from activedb.events import Occurrence
+
+if TYPE_CHECKING:
+    from activedb.scheduling.compiled import EventBatch
+
+__all__ = ["STEP_US", "EventColumns", "Skewed", "aborting", "times"]
+
+STEP_US = 1_000  # between two events
+
+Ints = npt.NDArray[np.int64]
+Column = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class EventColumns:
+    """Events in the order of their arrival, one row each.
+
+    Attributes
+    ----------
+    takes : mapping of str to tuple of str
+        Event types, and the parameters that events of each have.
+    codes : array of int64, of shape (events,)
+        Per event the place of its type in `takes`.
+    us : array of int64, of shape (events,)
+        Event time in microseconds; no two are equal.
+    params : mapping of str to array of int64 or float64, of shape (events,)
+        Parameters by name; what an event does not have is 0.
+    """
+
+    takes: Mapping[str, tuple[str, ...]]
+    codes: Ints
+    us: Ints
+    params: Mapping[str, Column]
+
+    def __len__(self) -> int:
+        return len(self.us)
+
+    def part(self, rows: slice | Ints) -> EventColumns:
+        """Return some rows; of a slice without a copy."""
+        params = {name: column[rows] for name, column in self.params.items()}
+        return EventColumns(self.takes, self.codes[rows], self.us[rows], params)
+
+    def in_order(self) -> EventColumns:
+        """Return them in the order of their times."""
+        return self.part(np.argsort(self.us, kind="stable"))
+
+    def late(self, rng: np.random.Generator, disorder: int) -> EventColumns:
+        """Return them as they arrive if each may come after the next `disorder` events."""
+        if not disorder:
+            return self
+        places = np.arange(len(self)) + rng.uniform(0, disorder, len(self))
+        return self.part(np.argsort(places, kind="stable"))
+
+    def batches(self, size: int) -> Iterator[tuple[EventColumns, int | None]]:
+        """Yield `size` arrivals at a time, each with the punctuation that can follow them.
+
+        No event that arrives later is before the punctuation; after the last batch there is none.
+        """
+        # The least time from each row on to the end.
+        least = np.minimum.accumulate(self.us[::-1])[::-1]
+        for start in range(0, len(self), size):
+            end = start + size
+            yield self.part(slice(start, end)), int(least[end]) if end < len(self) else None
+
+    def occurrences(self) -> list[Occurrence]:
+        """Return them one by one; O(values)."""
+        names = list(self.takes)
+        found: list[Any] = [None] * len(self)
+        for code, (type_, taken) in enumerate(self.takes.items()):
+            rows = np.flatnonzero(self.codes == code)
+            values = [self.params[name][rows].tolist() for name in taken]
+            seconds = (self.us[rows] / 1_000_000).tolist()
+            for row, at, *params in zip(rows.tolist(), seconds, *values, strict=True):
+                found[row] = Occurrence(type_, at, dict(zip(taken, params, strict=True)))
+        assert all(found), f"codes are from 0 to {len(names) - 1}"
+        return found
+
+    def batch(self) -> EventBatch:
+        """Return them as a run over columns takes them; nothing is copied."""
+        from activedb.scheduling.compiled import EventBatch
+
+        return EventBatch.of_arrays(tuple(self.takes), self.codes, self.us, self.params)
+
+
+class Skewed:
+    """Draws keys: that of rank i is i ** theta times as rare as the first (Zipf).
+
+    Which key has which rank is random, so neighbours are not alike.
+
+    Parameters
+    ----------
+    rng : Generator
+    size : int
+        Keys are from 0 to ``size - 1``.
+    theta : float
+        0: all keys are as likely.
+    """
+
+    def __init__(self, rng: np.random.Generator, size: int, theta: float):
+        self.size = size
+        self._rng = rng
+        self._keys = rng.permutation(size).astype(np.int64)
+        weights = np.arange(1, size + 1, dtype=np.float64) ** -theta
+        self._shares = np.cumsum(weights) / weights.sum()
+
+    def draw(self, events: int) -> Ints:
+        """Return a key for each event; O(events x log size)."""
+        # The last share may be a rounding below 1.
+        ranks = np.searchsorted(self._shares, self._rng.random(events), side="right")
+        return self._keys[np.minimum(ranks, self.size - 1)]
+
+    def distinct(self, events: int, count: int) -> list[Ints]:
+        """Return `count` keys for each event, no two of which are equal, as `count` columns.
+
+        REQUIRES: ``count <= size``. One that is drawn twice is replaced by the next number.
+        """
+        columns: list[Ints] = []
+        for _ in range(count):
+            keys = self.draw(events)
+            while columns and (taken := np.logical_or.reduce([keys == c for c in columns])).any():
+                keys[taken] = (keys[taken] + 1) % self.size
+            columns.append(keys)
+        return columns
+
+
+def times(events: int) -> Ints:
+    """Return the times of events, `STEP_US` apart, in order."""
+    return np.arange(1, events + 1, dtype=np.int64) * STEP_US
+
+
+def aborting(rng: np.random.Generator, events: int, ratio: float) -> npt.NDArray[np.bool_]:
+    """Return which events get parameters that no state can take: this share of them."""
+    return rng.random(events) < ratio
