@@ -11,13 +11,20 @@ from activedb.scheduling._s_transactions import At, Outcome, STransaction
 from activedb.scheduling._scheduler import Scheduler, SerialOrder
 from activedb.scheduling._state import State, Versions
 from activedb.scheduling._tables import REMOVED, Ref, SharedTable
+from activedb.scheduling.locking import LWM, S2PL, SEI
+from activedb.scheduling.tpg import TPG, Decision
 
 __all__ = [
+    "LWM",
     "MOMENT",
     "REMOVED",
+    "S2PL",
+    "SEI",
+    "TPG",
     "Abort",
     "Access",
     "At",
+    "Decision",
     "Detection",
     "FailedOutput",
     "Operation",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from activedb.errors import DefinitionError
@@ -42,6 +43,8 @@ class Layout:
         Those of the program.
     columns : tuple of str
         The parameters that templates take, in order of their first use.
+    arguments : tuple of bool
+        Per column, whether a function is given it.
     needs : tuple of frozenset of str
         Per event type, the parameters it takes.
     key_uses : tuple of KeyUse
@@ -82,16 +85,14 @@ class Layout:
         ]
         self.needs = tuple(frozenset(names) for names in taken)
         self.columns = tuple(dict.fromkeys(name for names in taken for name in names))
+        given = {arg for operations in self.templates for arg in _arguments(operations)}
+        self.arguments = tuple(Parameter(name) in given for name in self.columns)
         self.key_uses = tuple(self._key_uses())
         self.widths = tuple(sum(map(width, operations)) for operations in self.templates)
 
     def number(self, table: SharedTable) -> int:
         """The place of a table."""
         return self.tables.index(table)
-
-    def column(self, parameter: Parameter) -> int:
-        """The place of a parameter's column."""
-        return self.columns.index(parameter.name)
 
     @property
     def has_history(self) -> bool:
@@ -129,6 +130,14 @@ def width(operation: Template) -> int:
 def refs_of(operations: tuple[Template, ...]) -> list[Ref]:
     """All that is accessed, what computed keys read too."""
     return [ref for operation in operations for ref in operation.refs()]
+
+
+def _arguments(operations: tuple[Template, ...]) -> Iterator[Parameter]:
+    """The parameters that functions are given."""
+    for operation in operations:
+        computed = [ref.key for ref in operation.refs() if isinstance(ref.key, Computed)]
+        for taker in (operation, *computed):
+            yield from (arg for arg in taker.args if isinstance(arg, Parameter))
 
 
 def _check(program: Program, operation: Template) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import compress
 from typing import Any, Final
 
 import numpy as np
@@ -235,7 +236,8 @@ class ColumnRun:
         """Whether such columns can be run compiled; compiles the kernel, the first time."""
         if self.not_compiled is not None:
             return False
-        if not all(is_exact(column, self._kernel.whole_max) for column in rows.columns):
+        given = compress(rows.columns, self.layout.arguments)
+        if not all(is_exact(column, self._kernel.whole_max) for column in given):
             return False
         from activedb.scheduling.compiled._functions import NotCompilable
 

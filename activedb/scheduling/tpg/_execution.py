@@ -107,6 +107,10 @@ class Execution:
                 taken.node.coordinator = worker
         return taken
 
+    def feeds_others(self) -> bool:
+        """Whether there may be something to take beside what was taken last."""
+        return self._exploration.feeds_others()
+
     def evaluate(self, vertex: Vertex) -> tuple[Effect | None, Exception | None]:
         """Run an operation that was taken: what it makes, or what it raised.
 

@@ -56,6 +56,10 @@ class Exploration:
         """The next for a worker that holds no group."""
         raise NotImplementedError
 
+    def feeds_others(self) -> bool:
+        """Whether other workers than the one that has just taken something may find anything."""
+        return True
+
     def fail(self, worker: int, vertex: Vertex) -> None:
         """An operation has failed, and its s-transaction is to be aborted eagerly."""
         self._execution.failed.append(vertex.node)
@@ -143,6 +147,9 @@ class NonStructured(Exploration):
     def _enqueue(self, unit: Vertex | Group) -> None:
         heappush(self._ready, unit.number)
 
+    def feeds_others(self) -> bool:
+        return bool(self._ready) or any(self._signals)
+
     def fail(self, worker: int, vertex: Vertex) -> None:
         coordinator = vertex.node.coordinator
         self._signals[worker if coordinator is None else coordinator].append(vertex.node)
@@ -179,6 +186,9 @@ class BreadthFirst(Exploration):
 
     def _enqueue(self, unit: Vertex | Group) -> None:
         heappush(self._ready, (unit.rank, unit.number))
+
+    def feeds_others(self) -> bool:
+        return bool(self._ready) and self._ready[0][0] <= self._stratum
 
     def _choose(self, worker: int) -> Vertex | Take:
         while True:

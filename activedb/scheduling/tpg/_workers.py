@@ -104,21 +104,28 @@ class _Crew:
             for offset in range(count):
                 execution = self._executions[(worker + offset) % count]
                 taken = execution.take(worker)
-                self._notify(execution)
                 if isinstance(taken, Vertex):
+                    self._notify(execution)
                     return execution, taken
                 done += taken is Take.DONE
+            self._notify(None)
             if done == count:
                 return None
             self._wait(worker)
         return None
 
-    def _notify(self, execution: Execution) -> None:
-        if execution.stirred:
-            execution.stirred = False
-            self._stirs += 1
-            if self._waiting:
-                self._changed.notify_all()
+    def _notify(self, taken_from: Execution | None) -> None:
+        """Wake those that wait, if there may be something to take for them.
+
+        There is not if all that there was has been taken already, from `taken_from`.
+        """
+        for execution in self._executions:
+            if execution.stirred:
+                execution.stirred = False
+                if execution is not taken_from or execution.feeds_others():
+                    self._stirs += 1
+                    if self._waiting:
+                        self._changed.notify_all()
 
     def _wait(self, worker: int) -> None:
         self._seen[worker] = self._stirs
