@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["delayed"]
+__all__ = ["delayed", "nothing"]
 
 
 def delayed(function: Callable[..., Any], turns: int) -> Callable[..., Any]:
