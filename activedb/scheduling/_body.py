@@ -63,8 +63,8 @@ class View:
         ref = self._with_key(ref)
         if not any(_covers(declared, ref) for declared in self._may_write):
             raise AccessError(f"{ref!r} is written, but not among what its s-transaction declared")
-        ref.table.check_value(value)
-        self._writes[ref.table.name, ref.key] = (ref.table, ref.key, value)
+        kept = ref.table.check_value(value)
+        self._writes[ref.table.name, ref.key] = (ref.table, ref.key, kept)
 
     def abort(self, reason: str) -> None:
         """Abort the s-transaction."""

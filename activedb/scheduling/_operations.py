@@ -127,7 +127,7 @@ class Write(Operation):
         value = self.function(*[read(source) for source in self.direct], *self.args)
         if value is None:
             raise Abort(f"{target!r} was not written: the function gave None")
-        target.table.check_value(value)
+        value = target.table.check_value(value)
         return Effect([(target.table, key, value)], value)
 
 

@@ -124,15 +124,25 @@ class SharedTable:
                 f"{key!r} is no key of table {self.name}: it cannot be hashed"
             ) from None
 
-    def check_value(self, value: Any) -> None:
-        """Raise `AccessError` if `value` cannot be one of its values."""
-        if self.size is not None and value is not REMOVED:
+    def check_value(self, value: Any) -> Any:
+        """What is kept for `value`: with a size a float, else `value` itself.
+
+        Raises
+        ------
+        AccessError
+            If `value` cannot be one of its values.
+        """
+        if self.size is None or value is REMOVED:
+            return value
+        if isinstance(value, int | float) or (
+            # numpy's numbers, which are no ints; not texts that look like numbers
+            hasattr(value, "dtype") and hasattr(value, "__float__")
+        ):
             try:
-                float(value)
-            except (TypeError, ValueError):
-                raise AccessError(
-                    f"{value!r} is no value of table {self.name}: its values are numbers"
-                ) from None
+                return float(value)
+            except (TypeError, ValueError, OverflowError):
+                pass
+        raise AccessError(f"{value!r} is no value of table {self.name}: its values are numbers")
 
     def __repr__(self) -> str:
         return self.name

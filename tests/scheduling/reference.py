@@ -110,7 +110,7 @@ class Reference:
             value = operation.function(*values, *operation.args)
             if value is None:
                 raise Abort(f"{target!r} was not written")
-            target.table.check_value(value)
+            value = target.table.check_value(value)
             return [(target.table, key, value)], value
         if isinstance(operation, Body):
             view = _View(self, at, operation)
@@ -190,7 +190,7 @@ class _View:
             raise AccessError(f"{ref!r} is written, but not")
         if ref.window_us is not None or isinstance(ref.key, Range):
             raise AccessError(f"{ref!r} is read, not written")
-        ref.table.check_value(value)
+        value = ref.table.check_value(value)
         self.own[ref.table, ref.key] = value
 
     def abort(self, reason: str) -> None:

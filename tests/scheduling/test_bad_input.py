@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -284,6 +285,29 @@ def test_value_that_is_no_number_in_a_sized_table_aborts() -> None:
         None,
     ]
     assert run.state.of(seats).newest() == {2: 2.5}
+
+
+@pytest.mark.parametrize(
+    ("value", "kept"),
+    [
+        (7, 7.0),
+        (True, 1.0),
+        (2**53 + 1, float(2**53)),
+        ("12", None),
+        (Decimal("1.5"), None),
+        (10**400, None),
+    ],
+)
+def test_value_of_a_sized_table_is_kept_as_a_float_or_refused(
+    value: Any, kept: float | None
+) -> None:
+    seats = SharedTable("seats", initial=0, size=3)
+    if kept is None:
+        with pytest.raises(AccessError, match="its values are numbers"):
+            seats.check_value(value)
+    else:
+        assert seats.check_value(value) == kept
+        assert type(seats.check_value(value)) is float
 
 
 @pytest.mark.parametrize("how", ["plain", "computed", "both"])

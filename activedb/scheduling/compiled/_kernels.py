@@ -115,7 +115,14 @@ class Kernel:
         return found
 
     def chunk(
-        self, todo: Ints, count: int, done: Ints, now: int, plan: Plan, arguments: tuple[Any, ...]
+        self,
+        todo: Ints,
+        count: int,
+        done: Ints,
+        made: int,
+        now: int,
+        plan: Plan,
+        arguments: tuple[Any, ...],
     ) -> tuple[int, int, int]:
         """Run rows that wait for none, and some of those that waited for them alone.
 
@@ -127,6 +134,8 @@ class Kernel:
             Its height.
         done : array of int64, as long as `todo`
             Gets the rows that were run.
+        made : int
+            How many are there already.
         now : int
             Words of `Plan.waits` that were changed later are not trusted.
         plan : Plan
@@ -139,8 +148,8 @@ class Kernel:
         int
             The height of the stack that is left then.
         int
-            How many rows were run, the one that is left included.
+            How many rows are in `done`, the one that is left to Python included.
         """
         edges = (plan.first_edge, plan.edge_to, plan.edge_next, plan.waits)
-        made: tuple[int, int, int] = self._kernel(0, count, todo, done, now, *edges, *arguments)
-        return made
+        found: tuple[int, int, int] = self._kernel(made, count, todo, done, now, *edges, *arguments)
+        return found

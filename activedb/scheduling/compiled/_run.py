@@ -279,9 +279,7 @@ class ColumnRun:
         results.decision = "parallel"
         busy_s = run_plan(
             plan,
-            lambda todo, count, done, now: self._kernel.chunk(
-                todo, count, done, now, plan, arguments
-            ),
+            lambda *parts: self._kernel.chunk(*parts, plan, arguments),
             lambda row: self._alone(rows, row),
             threads=self.threads,
             chunk_rows=64 if not self._cost_s else int(_CHUNK_S / self._cost_s),

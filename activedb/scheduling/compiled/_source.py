@@ -16,7 +16,7 @@ __all__ = ["Source", "source_of"]
 _KERNEL = """\
 def kernel(first, last, todo, done, now, first_edge, edge_to, edge_next, waits, {arguments}):
     in_turn = len(todo) == 0
-    made = 0
+    made = 0 if in_turn else first
     i = first
     while True:
         if in_turn:
@@ -96,7 +96,8 @@ def source_of(layout: Layout) -> Source:
     """The text of a program's kernel.
 
     It runs the rows from `first` to `last` in turn, if `todo` is empty. Else `todo` is a stack of
-    `last` rows that wait for none; rows that waited for one of them alone are put upon it. `s` is
+    `last` rows that wait for none; rows that waited for one of them alone are put upon it, as long
+    as all have a place in `done`, where `first` are already. `s` is
     0 as long as nothing failed, then an outcome as in `Rows.outcomes`, or ``BACK``.
     """
     writer = _KernelWriter(layout)

@@ -13,7 +13,7 @@ from activedb.scheduling.compiled._conflicts import Plan, completed
 
 __all__ = ["run_plan"]
 
-Chunk = Callable[[Any, int, Any, int], tuple[int, int, int]]
+Chunk = Callable[[Any, int, Any, int, int], tuple[int, int, int]]
 
 _CHUNK_MAX = 4096
 
@@ -32,7 +32,7 @@ def run_plan(
     ----------
     plan : Plan
     chunk : callable
-        ``chunk(todo, count, done, now)`` is `Kernel.chunk` with this plan.
+        ``chunk(todo, count, done, made, now)`` is `Kernel.chunk` with this plan.
     alone : callable
         Runs a row that the kernel leaves to Python.
     threads : int
@@ -124,8 +124,8 @@ class _Handout:
                 return
             start, made = time.thread_time(), 0
             while left:
-                row, left, ran = chunk(todo, left, done[made:], now)
-                made += ran
+                row, left, made = chunk(todo, left, done, made, now)
+                assert made + left <= len(done)
                 if row >= 0:
                     alone(row)
             busy_s = time.thread_time() - start

@@ -45,7 +45,7 @@ class Aborts:
         for vertex in node.vertices:
             vertex.passed = vertex.state == EXE
             # Of two operations that write one key only the later has those who read it as children.
-            if node.checked or (vertex.effect is not None and vertex.effect.writes):
+            if node.writers is not None or (vertex.effect is not None and vertex.effect.writes):
                 affected += [child.number for child in vertex.children]
             execution.take_back(vertex)
             vertex.stale = vertex.running

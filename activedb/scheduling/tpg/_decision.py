@@ -53,3 +53,8 @@ class Decision:
             raise DefinitionError(
                 f"a decision's speculative is True or False, not {self.speculative!r}"
             )
+
+    @property
+    def is_serial(self) -> bool:
+        """Whether no TPG is built."""
+        return self.explore == "serial"

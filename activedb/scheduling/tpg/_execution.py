@@ -188,13 +188,14 @@ class Execution:
     def _clashes(self, vertex: Vertex, effect: Effect) -> bool:
         """Whether an operation writes a key that its s-transaction has written already."""
         node = vertex.node
-        if not node.checked and len(effect.writes) < 2:
+        if node.writers is None and len(effect.writes) < 2:
             return False
         keys = [(table.name, key) for table, key, _ in effect.writes]
-        if len(set(keys)) < len(keys) or any(key in node.writers for key in keys):
+        writers = node.writers or {}
+        if len(set(keys)) < len(keys) or any(key in writers for key in keys):
             node.clash = True
             return True
-        if node.checked:
+        if node.writers is not None:
             node.writers.update(dict.fromkeys(keys, vertex))
         return False
 
@@ -248,9 +249,10 @@ class Execution:
         effect, vertex.effect = vertex.effect, None
         if effect is not None:
             self.state.take_back(effect.writes, vertex.node.transaction.at)
-            if vertex.node.checked:
+            writers = vertex.node.writers
+            if writers is not None:
                 for table, key, _ in effect.writes:
-                    vertex.node.writers.pop((table.name, key), None)
+                    writers.pop((table.name, key), None)
 
     def take_back_all(self) -> None:
         """Remove all versions of the batch: its run has ended with an error."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 
-import networkx as nx
-
 from activedb.scheduling.tpg._refinement import TaskGraph
 from activedb.scheduling.tpg._vertex import Vertex
 
@@ -167,6 +165,8 @@ def _in_strata(groups: list[Group], edges: dict[Group, set[Group]]) -> bool:
 
 
 def _merged(groups: list[Group], edges: dict[Group, set[Group]]) -> list[Group]:
+    import networkx as nx  # takes a tenth of a second, and few need it
+
     graph = nx.DiGraph()
     graph.add_nodes_from(groups)
     graph.add_edges_from((one, child) for one, children in edges.items() for child in children)

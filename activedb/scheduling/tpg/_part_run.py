@@ -71,28 +71,42 @@ class PartRun:
         """Run the earliest s-transactions alone, and measure them.
 
         Another thread could use all of their time if threads run Python code at once, else the time
-        in which this one has waited.
+        in which this one has waited. The slowest few are left out: they may have been interrupted.
         """
         count = min(PILOTS_MAX, (len(self.part.transactions) + 3) // 4)
-        operations = sum(len(each.operations) for each in self.part.transactions[:count])
-        wall, cpu = time.perf_counter(), time.thread_time()
-        self.run_alone(count)
-        cpu, wall = time.thread_time() - cpu, time.perf_counter() - wall
-        compute_us = max(wall * 1e6 / max(operations, 1) - thresholds.serial_us, 0.0)
-        waited = 1 - min(cpu / wall, 1.0) if wall else 0.0
-        self._known.measured(compute_us, 1.0 if threads_run_python_at_once() else waited)
-        self.properties = self._properties(self._known)
+        measured = []
+        for transaction in self.part.transactions[:count]:
+            wall, cpu = time.perf_counter(), time.thread_time()
+            self.run_alone(1)
+            cpu, wall = time.thread_time() - cpu, time.perf_counter() - wall
+            if transaction.operations:
+                operations = len(transaction.operations)
+                measured.append((wall / operations * 1e6, cpu / operations * 1e6))
+        measured.sort()
+        kept = measured[: len(measured) - len(measured) // 8]
+        if kept:
+            wall_us, cpu_us = (sum(each) / len(kept) for each in zip(*kept, strict=True))
+            share = 1.0 if threads_run_python_at_once() else max(1 - cpu_us / wall_us, 0.0)
+            self._known.measured(max(wall_us - thresholds.serial_us, 0.0), share)
+            self.properties = self._properties(self._known)
 
     def end(self) -> PartReport:
         """Set the outcomes. REQUIRES: the execution is at its end."""
         redone = 0
         if self.execution is not None:
             redone = self.execution.aborts.redone
-            for node in self.execution.graph.nodes:
-                node.transaction.outcome = outcome_of(node, self._state)
+            graph = self.execution.graph
+            outcomes = [outcome_of(node, self._state) for node in graph.nodes]
+            for node, outcome in zip(graph.nodes, outcomes, strict=True):
+                node.transaction.outcome = outcome
         aborted = self._known.ended(self.part.transactions)
         labels = tuple(self.part.labels)
         return PartReport(labels, self.decision, self.properties, aborted, redone)
+
+    def dissolve(self) -> None:
+        """Let go of the TPG."""
+        if self.execution is not None:
+            self.execution.graph.dissolve()
 
     def take_back(self) -> None:
         """Undo it: the run of its batch has ended with an error."""

@@ -96,7 +96,8 @@ class Planner:
             self._enter(at, vertex, operation)
         if len(operations) > 1:
             self.lds += len(operations) - 1
-            node.checked = _may_clash(operations)
+            if _may_clash(operations):
+                node.writers = {}
 
     def _enter(self, at: At, vertex: Vertex, operation: Operation) -> None:
         targets = operation.targets

@@ -48,7 +48,11 @@ class TaskGraph:
 
     def depend(self, vertex: Vertex, on: Vertex, kind: int) -> None:
         """Make one depend on an earlier one."""
-        on.children.append(vertex)
+        children = on.children
+        if isinstance(children, list):
+            children.append(vertex)
+        else:
+            on.children = [vertex]
         vertex.waits += 1
         if kind == SOURCE:
             self.pds += 1
@@ -64,6 +68,18 @@ class TaskGraph:
             self.operations += len(node.vertices)
         for number, vertex in enumerate(vertices):
             vertex.number = number
+
+    def dissolve(self) -> None:
+        """Let go of all, piece by piece: there are no cycles left for the garbage collector."""
+        for vertex in self.vertices:
+            vertex.children = ()
+            vertex.unit = None
+        for node in self.nodes:
+            node.vertices = []
+            node.virtual = ()
+            node.writers = None
+        self.vertices.clear()
+        self.nodes.clear()
 
 
 def refine(planner: Planner) -> TaskGraph:
@@ -159,7 +175,7 @@ class _WholeTable:
         self._fresh.clear()
         if len(waits_for) > 1:
             virtual = Vertex(node, None)
-            node.virtual.append(virtual)
+            node.virtual = [*node.virtual, virtual]
             for vertex in waits_for:
                 self._graph.depend(virtual, vertex, SOURCE)
             waits_for = (virtual,)

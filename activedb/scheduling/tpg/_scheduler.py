@@ -75,22 +75,20 @@ class TPG:
     ):
         if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
             raise DefinitionError(f"threads is a whole number from 1, not {threads!r}")
-        self._fixed: Decision | None = None
-        self._by_label: Mapping[Hashable, Decision] = {}
-        if isinstance(decision, Mapping):
-            if group_of is None:
-                raise DefinitionError(
-                    "decisions per group need group_of, which tells the group of an s-transaction"
-                )
-            self._by_label = dict(decision)
-        elif decision is not None:
-            self._fixed = decision
-        for one in (*self._by_label.values(), *([] if decision is None else [self._fixed])):
-            if one is not None and not isinstance(one, Decision):
+        by_label = dict(decision) if isinstance(decision, Mapping) else {}
+        fixed = None if isinstance(decision, Mapping) else decision
+        if isinstance(decision, Mapping) and group_of is None:
+            raise DefinitionError(
+                "decisions per group need group_of, which tells the group of an s-transaction"
+            )
+        for one in (*by_label.values(), *([] if fixed is None else [fixed])):
+            if not isinstance(one, Decision):
                 raise DefinitionError(f"a decision is a Decision, not {one!r}")
         self.threads = threads
         self.thresholds = Thresholds() if thresholds is None else thresholds
         self.last: tuple[PartReport, ...] = ()
+        self._fixed = fixed
+        self._by_label = by_label
         self._group_of = group_of
         self._on_move = on_move
         self._parts: dict[Hashable, Part] = {}
@@ -120,15 +118,21 @@ class TPG:
         try:
             for part in disjoint(parts.values()) if len(parts) > 1 else parts.values():
                 runs.append(PartRun(part, self._known_of(part.labels[0]), state))
-                self._start(runs[-1], state)
+            operations = sum(run.properties.operations for run in runs)
+            workers = min(self.threads, max(operations, 1))
+            for run in runs:
+                self._start(run, state, workers)
             executions = [run.execution for run in runs if run.execution is not None]
             if executions:
-                run_all(executions, self.threads)
+                run_all(executions, workers)
             self.last = tuple(run.end() for run in runs)
         except BaseException:
             for run in runs:
                 run.take_back()
             raise
+        finally:
+            for run in runs:
+                run.dissolve()
 
     # -- decisions -------------------------------------------------------------------------------
 
@@ -136,7 +140,7 @@ class TPG:
         """Whether planning ahead will be of use, as far as former batches tell."""
         fixed = self._fixed_for(label)
         if fixed is not None:
-            return fixed != SERIAL
+            return not fixed.is_serial
         known = self._known.get(label)
         return (
             known is not None
@@ -158,7 +162,7 @@ class TPG:
             del self._known[next(iter(self._known))]
         return known
 
-    def _start(self, run: PartRun, state: State) -> None:
+    def _start(self, run: PartRun, state: State, workers: int) -> None:
         """Decide about a part; run what of it is to be run alone, and make the TPG of the rest."""
         part = run.part
         decision = self._fixed_for(part.labels[0])
@@ -168,9 +172,10 @@ class TPG:
             if serial_is_fastest(run.properties, self.thresholds, self.threads):
                 decision = SERIAL
         left = len(part.transactions) - run.alone
-        if decision == SERIAL or not left:
+        if not left or (decision is not None and decision.is_serial):
             part.sort()
             run.run_alone(left)
+            run.decision = decision or SERIAL
             return
         planner = part.planned()
         planner.leave_out(run.alone)
@@ -183,7 +188,7 @@ class TPG:
             groups = grouping.kept(decision)
             run.properties = replace(run.properties, cyclic=grouping.cyclic)
         run.decision = decision
-        run.execution = Execution(graph, state, decision, self.threads, self._on_move, groups)
+        run.execution = Execution(graph, state, decision, workers, self._on_move, groups)
 
 
 class _Grouping:

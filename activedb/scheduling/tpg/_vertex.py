@@ -61,25 +61,22 @@ class Node:
     transaction : STransaction
     vertices : list of Vertex
         Its operations, in the order of statements; the first is the *head*.
-    virtual : list of Vertex
+    virtual : list of Vertex, or empty
         Virtual operations of whole tables that come right before it.
     failures : int
         How many of its operations have failed on what they could read.
     aborted : bool
         Whether its operations are ABT.
-    checked : bool
-        Whether two of its operations may turn out to write one key.
+    writers : dict or None
+        If two of its operations may turn out to write one key: by table and key, which has.
     clash : bool
-        Whether they did.
-    writers : dict
-        If `checked`: by table and key, which of its operations has written it.
+        Whether two of them did.
     coordinator : int or None
         The worker that took its head, and does its aborting under non-structured exploration.
     """
 
     __slots__ = (
         "aborted",
-        "checked",
         "clash",
         "coordinator",
         "failures",
@@ -92,12 +89,11 @@ class Node:
     def __init__(self, transaction: STransaction):
         self.transaction = transaction
         self.vertices: list[Vertex] = []
-        self.virtual: list[Vertex] = []
+        self.virtual: list[Vertex] | tuple[()] = ()
         self.failures = 0
         self.aborted = False
-        self.checked = False
         self.clash = False
-        self.writers: dict[tuple[str, object], Vertex] = {}
+        self.writers: dict[tuple[str, object], Vertex] | None = None
         self.coordinator: int | None = None
 
 
@@ -123,7 +119,7 @@ class Vertex:
         None: it is virtual; there is nothing to run.
     number : int
         Its place in the serial order; those it depends on have smaller ones.
-    children : list of Vertex
+    children : list of Vertex, or empty
         Those that depend on it, by TD or PD; one may be there twice.
     waits : int
         How many of the dependencies it has are not resolved: edges from vertices not `settled`.
@@ -170,7 +166,7 @@ class Vertex:
         self.node = node
         self.operation = operation
         self.number = 0
-        self.children: list[Vertex] = []
+        self.children: list[Vertex] | tuple[()] = ()
         self.waits = 0
         self.state = BLK
         self.settled = False
