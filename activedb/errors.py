@@ -32,7 +32,7 @@ attached as ``__cause__``::
     │   ├── ConstraintViolation       a constraint of the database refused the row
     │   │   ├── UniqueViolation       another row has the same key or unique value
     │   │   └── ForeignKeyViolation   a row refers to what is not there, or is referred to
-    │   ├── TableOwned                another process keeps the table to itself
+    │   ├── TableOwned                another process, or a stream, keeps the table to itself
     │   ├── UnsupportedStatement      a statement this release cannot run over the sphere
     │   ├── StatementCancelled        somebody told the server to stop the statement
     │   └── ConnectionLost            the server went away during a transaction
@@ -329,7 +329,7 @@ class ForeignKeyViolation(ConstraintViolation):
 
 
 class TableOwned(StoreError):
-    """Another process keeps the table in its own memory, so nobody else may use it."""
+    """Another process keeps the table in its memory, or a stream's programs do, and write it."""
 
 
 class UnsupportedStatement(StoreError):

@@ -23,13 +23,16 @@ from activedb.engine._launcher import Launcher
 from activedb.engine._letters import Letter
 from activedb.engine._membership import Membership
 from activedb.engine._methods import emitting
+from activedb.engine._outputs import Output
 from activedb.engine._pending import PendingFiring, read_pending
+from activedb.engine._programs import Programs
 from activedb.engine._quarantine import Quarantine
 from activedb.engine._raised import Raised
 from activedb.engine._reads import find_reads
 from activedb.engine._recording import open_recording
 from activedb.engine._rules import Rules
 from activedb.engine._stream_producers import StreamProducers
+from activedb.engine._stream_programs import StreamPrograms
 from activedb.engine._stream_run import StreamRun
 from activedb.engine._stream_time import StreamTime
 from activedb.engine._time_lines import TimeLines
@@ -40,10 +43,12 @@ from activedb.errors import ConfigurationError, DefinitionError, TransactionStat
 from activedb.events import Occurrence, Timestamp
 from activedb.metrics import Counters
 from activedb.rules import Action, Catalog, Condition, OnUncertain, Rule
+from activedb.scheduling import Program, Scheduler, SharedTable
 from activedb.store import (
     Connection,
     DetectorRows,
     Journal,
+    ProgramJournal,
     RuleRows,
     StreamJournal,
     TableSpec,
@@ -133,6 +138,7 @@ class Database:
         self._recording = open_recording(settings, self._forest.counters)
         if self._recording is not None:
             self._forest.new_log = self._recording.log
+        self._programs = Programs(self._forest.tables.spec)
         self._launcher.forest = self._forest
         self._launcher.triggering = self._triggering
         self._dead_letters = DeadLetters(
@@ -719,7 +725,16 @@ class Database:
         """What a stream's atomic batches are handed to; one per stream, from where it stopped.
 
         Define the rules first: it shows them the events they may still need.
+
+        Raises
+        ------
+        ConfigurationError
+            If it is no stream.
         """
+        if not isinstance(stream, Stream):
+            raise ConfigurationError(
+                f"{stream!r} is no stream: give what db.stream(…) has returned"
+            )
         run = self._stream_runs.get(stream.name)
         if run is None:
             journal = StreamJournal(self._store, stream.name)
@@ -747,8 +762,70 @@ class Database:
                 ),
                 future=self._future,
                 membership=membership,
+                programs=self._programs_of(stream),
             )
         return run
+
+    def program(
+        self,
+        program: Program,
+        *,
+        stream: Stream,
+        tables: Mapping[SharedTable, Any],
+        scheduler: str | Scheduler | None = None,
+        outputs: Any = None,
+    ) -> Program:
+        """Let a program process the events of a stream, durably: before it is fed, as rules.
+
+        The s-transactions of a part commit with it: rows, versions, outputs, and the ledger row.
+        They run after the rules on the events of the part. One that aborts leaves an `Output` with
+        the reason; an event of which none can be made becomes a dead letter.
+
+        Parameters
+        ----------
+        program : Program
+            With its state accesses.
+        stream : Stream
+        tables : mapping of SharedTable to Table or mapped class
+            Where the rows of each are kept: the primary key is the key, the other column the value;
+            of several columns it is a dict. From the first feed on this process owns them (`own`),
+            and nothing else writes them.
+        scheduler : str or Scheduler, optional
+            Who runs them, one for all programs of a stream: ``"serial"``, the default, ``"sei"``,
+            ``"s2pl"``, ``"lwm"``, ``"tpg"``, or an object of such a class with other arguments.
+        outputs : Table or mapped class, optional
+            Where outputs are inserted: mappings of columns, or lists of such. By default they are
+            kept for `outputs`.
+
+        Raises
+        ------
+        DefinitionError
+            If something about it has no meaning, or the stream has been fed already.
+        """
+        if not isinstance(stream, Stream) or self._streams.get(stream.name) is not stream:
+            raise DefinitionError(
+                f"{stream!r} is no stream of this database: give what db.stream(…) has returned"
+            )
+        if stream.name in self._stream_runs:
+            raise DefinitionError(
+                f"stream {stream.name} runs already: define its programs before it is fed"
+            )
+        self._programs.define(program, stream, tables=tables, scheduler=scheduler, outputs=outputs)
+        return program
+
+    def outputs(self, program: Program | str) -> list[Output]:
+        """What a program has put out, and which of its s-transactions aborted, in serial order.
+
+        As committed. O(n log n).
+
+        Raises
+        ------
+        DefinitionError
+            If there is no such program.
+        """
+        name = program if isinstance(program, str) else program.name
+        journal = ProgramJournal(self._store, self._programs.stream_of(name))
+        return [Output.restore(record) for record in journal.outputs(name)]
 
     def producers(self, stream: Stream) -> StreamProducers:
         """Who sends the events of a stream that was declared with ``membership=``.
@@ -787,8 +864,15 @@ class Database:
         An event that is none of the stream's, or is from the future (setting `future_max_s`),
         becomes a dead letter; it moves neither punctuation nor sync points.
 
+        Each call is a batch of its own, and nothing tells whether its events were fed before: what
+        to do after a crash is in docs/guarantees.md ("Streams").
+
         Raises
         ------
+        BadEvent
+            If something among the events is no occurrence; nothing has been taken then.
+        ConfigurationError
+            If `stream` is no stream.
         ProducerSilent
             If a producer is silent, and the stream was declared without `on_silent`; nothing has
             been taken then.
@@ -875,6 +959,18 @@ class Database:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _programs_of(self, stream: Stream) -> StreamPrograms | None:
+        of = self._programs.of(stream.name)
+        if of is None:
+            return None
+        return StreamPrograms(
+            stream,
+            of,
+            forest=self._forest,
+            journal=ProgramJournal(self._store, stream.name),
+            counters=self._triggering.counters,
+        )
 
     def _write_letters(self, t: Transaction, letters: list[Letter]) -> None:
         rows = [asdict(letter) for letter in letters]

@@ -10,9 +10,9 @@ from activedb.engine._names import shortened
 from activedb.errors import ActiveDBError, RuleFailed, UncertainOrder
 from activedb.events import Occurrence, encode
 
-__all__ = ["Letter", "storable"]
+__all__ = ["IDENTITY_MAX", "Letter", "storable"]
 
-_IDENTITY_MAX = 400  # characters of the column
+IDENTITY_MAX = 400  # characters of the column
 _CANDIDATES_MAX = 20  # that a reason lists
 
 
@@ -50,7 +50,7 @@ class Letter:
         """A letter for a rule that failed on an occurrence, given in its encoded form."""
         return cls(
             source=f"rule {error.rule}",
-            identity=shortened(identity, _IDENTITY_MAX),
+            identity=shortened(identity, IDENTITY_MAX),
             kind="rule",
             payload=payload,
             error=type(error.__cause__ or error).__name__,

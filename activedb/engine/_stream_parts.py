@@ -9,6 +9,7 @@ from typing import Any
 from activedb.engine._launcher import Launcher
 from activedb.engine._membership import Changes, Membership
 from activedb.engine._s_transactions import STransactions
+from activedb.engine._stream_programs import StreamPrograms
 from activedb.engine._stream_state import StreamState
 from activedb.engine._stream_time import StreamTime
 from activedb.errors import ConnectionLost, StoreError
@@ -25,8 +26,9 @@ class StreamParts:
     """Processes what a punctuation has passed, part by part.
 
     Events' s-transactions are subtransactions of their part, one at a time in event-time order
-    (Wang, Rundensteiner, Ellison 2011, section 5.1). The ledger row, the waiting events, what the
-    detectors keep and the dead letters commit with their effects.
+    (Wang, Rundensteiner, Ellison 2011, section 5.1); those of programs follow, all together. The
+    ledger row, the waiting events, what the detectors keep, what programs put out and the dead
+    letters commit with their effects.
 
     Attributes
     ----------
@@ -44,6 +46,7 @@ class StreamParts:
         journal: StreamJournal,
         time: StreamTime,
         membership: Membership | None,
+        programs: StreamPrograms | None,
     ):
         self.on_progress: Callable[[int], None] = lambda events: None
         self._state = state
@@ -53,9 +56,11 @@ class StreamParts:
         self._journal = journal
         self._time = time
         self._membership = membership
+        self._programs = programs
         # What the part at hand is to write; of its last try.
         self._joined: Changes = {}
         self._written: dict[str, tuple[str, dict[str, Any]]] = {}
+        self._reached_us: int | None = None
 
     def run(self, entry: LedgerEntry, arrivals: Arrivals) -> None:
         """Process what `entry`'s punctuation has passed, from its part on."""
@@ -111,6 +116,8 @@ class StreamParts:
             self._forest.run(body, run)
         self._launcher.of_batches.committed(run)
         self._time.committed(self._written)
+        if self._programs is not None:
+            self._programs.committed(len(chunk), self._reached_us)
 
     def _process(
         self, t: Transaction, entry: LedgerEntry, chunk: list[Arrival], arrivals: Arrivals
@@ -131,6 +138,9 @@ class StreamParts:
             reached_us = state.reached_us(entry.punctuation_us, len(chunk))
             letters += each.advance(t, reached_us)
             self._time.reached(reached_us)
+        programs, self._reached_us = self._programs, reached_us
+        if programs is not None:
+            letters += programs.process(t, chunk, reached_us, fail_fast=each.fail_fast)
         forget_before_us = self._forget_before_us(reached_us)
         keep = [
             arrival.record()
@@ -153,6 +163,8 @@ class StreamParts:
             )
             self._time.write(connection, states)
             self._journal.write_producers(connection, joined)
+            if programs is not None:
+                programs.write(connection, reached_us)
             self._launcher.journal.write_letters(connection, [asdict(x) for x in letters])
             self._launcher.of_batches.settle(connection, t.hierarchy.run)
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 from activedb.engine._firings import STREAM_RUN
 from activedb.engine._launcher import Launcher
 from activedb.engine._membership import Membership
+from activedb.engine._stream_programs import StreamPrograms
 from activedb.engine._stream_time import StreamTime
 from activedb.engine._triggering import Triggering
 from activedb.errors import CheckpointMismatch, UncertainOrder
@@ -44,6 +45,7 @@ class StreamState:
         journal: StreamJournal,
         time: StreamTime,
         membership: Membership | None,
+        programs: StreamPrograms | None,
     ):
         self.stream = stream
         self.buffer = EventTimeBuffer()
@@ -54,6 +56,7 @@ class StreamState:
         self._journal = journal
         self._time = time
         self._membership = membership
+        self._programs = programs
 
     @property
     def punctuation_us(self) -> int | None:
@@ -99,6 +102,8 @@ class StreamState:
             before, unless somebody else has fed the stream, or a commit was made after all.
         """
         before = self.last
+        if self._programs is not None:
+            self._programs.take_back()
         self.buffer = EventTimeBuffer()
         self.last = self._journal.last()
         if begins:
@@ -108,6 +113,9 @@ class StreamState:
             self._forest.run(self._time.begin)
         else:
             self._time.restore(renew=renews)
+        if self._programs is not None and renews:
+            processed_before = self._journal.totals()["events"]
+            (self._programs.begin if begins else self._programs.load)(processed_before)
         self.buffer.add(Arrival.restore(record) for record in self._journal.kept_events())
         passed_us = self.punctuation_us
         if passed_us is not None:
@@ -145,7 +153,7 @@ class StreamState:
 
     def _absorb(self, o: Occurrence) -> None:
         """Show the detectors an event that was processed before a restart."""
-        for subscription in self._triggering.catalog.listening_to(o.key):
+        for subscription in self._triggering.catalog.concerned_by(o):
             if self._time.is_replayed(subscription):
                 # A rule that was there then has not raised; a new one begins with what is certain.
                 with suppress(UncertainOrder):

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import dis
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from functools import partial
-from types import CellType, FunctionType
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, NoReturn
 
 from activedb.errors import ActiveDBError
-from activedb.scheduling._body import Body
 from activedb.scheduling._operations import Operation, Read, Write
 from activedb.scheduling._program import Program
-from activedb.scheduling._tables import Computed, Parameter, Range, Ref
+from activedb.scheduling._tables import Computed, Parameter, Range, Ref, SharedTable
 
 __all__ = ["NotTraceable", "parameters_of", "traced"]
 
 _TELLING = frozenset({"callable", "getattr", "hasattr", "id", "isinstance", "issubclass", "type"})
 _EMPTY = CellType()
+_LOOKED: ContextVar[list[str]] = ContextVar("looked")
+"""Why the call at hand cannot be traced: kept, as the state access may catch what is raised."""
 
 
 class NotTraceable(Exception):
     """What a state access does cannot be told from one call; says why."""
 
 
-def _refuse(self: _Stand, *args: object) -> NoReturn:
-    raise NotTraceable(f"what is done depends on the value of {self.name}")
+def _refuse(why: str) -> NoReturn:
+    _LOOKED.get([]).append(why)
+    raise NotTraceable(why)
 
 
 class _Stand(Parameter):
@@ -33,9 +36,30 @@ class _Stand(Parameter):
 
     __slots__ = ()
 
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
-    __hash__ = _refuse
-    __bool__ = __str__ = __repr__ = __format__ = _refuse
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("__"):
+            return super().__getattribute__(name)
+        _refuse(f"what is done depends on the value of {_name(self)}")
+
+
+def _name(stand: Parameter) -> str:
+    name: str = object.__getattribute__(stand, "name")
+    return name
+
+
+def _look(stand: _Stand, *args: object) -> NoReturn:
+    _refuse(f"what is done depends on the value of {_name(stand)}")
+
+
+_OPERATIONS = """
+abs add and bool call ceil contains delitem divmod enter eq exit float floor floordiv format ge
+getitem gt hash iadd index int invert iter le len lshift lt matmul mod mul ne neg next or pos pow
+radd rand rdivmod repr reversed rfloordiv rlshift rmatmul rmod rmul ror round rpow rrshift rshift
+rsub rtruediv rxor setitem str sub truediv trunc xor
+"""
+
+for _operation in _OPERATIONS.split():
+    setattr(_Stand, f"__{_operation}__", _look)
 
 
 class _TracedEvent(Mapping[str, Any]):
@@ -45,16 +69,16 @@ class _TracedEvent(Mapping[str, Any]):
         return _Stand(name)
 
     def get(self, name: str, default: object = None) -> NoReturn:
-        raise NotTraceable(f"what is done depends on whether there is a {name}")
+        _refuse(f"what is done depends on whether there is a {name}")
 
     def __contains__(self, name: object) -> NoReturn:
-        raise NotTraceable(f"what is done depends on whether there is a {name}")
+        _refuse(f"what is done depends on whether there is a {name}")
 
     def __iter__(self) -> NoReturn:
-        raise NotTraceable("what is done depends on which parameters there are")
+        _refuse("what is done depends on which parameters there are")
 
     def __len__(self) -> NoReturn:
-        raise NotTraceable("what is done depends on how many parameters there are")
+        _refuse("what is done depends on how many parameters there are")
 
 
 def traced(program: Program, type_: str) -> tuple[Operation, ...]:
@@ -74,21 +98,31 @@ def traced(program: Program, type_: str) -> tuple[Operation, ...]:
     NotTraceable
         If the state access looks at a parameter, or is of the short form.
     """
-    _check_code(program.access(type_), set())
+    looked: list[str] = []
+    token = _LOOKED.set(looked)
     try:
         operations = program.operations(type_, _TracedEvent())
     except ActiveDBError as error:
         raise NotTraceable(str(error)) from error
-    except TypeError as error:
-        raise NotTraceable(f"what is done depends on a parameter ({error})") from error
+    except Exception as error:  # whatever it makes of stand-ins
+        raise NotTraceable(looked[0] if looked else f"{type(error).__name__}: {error}") from error
+    finally:
+        _LOOKED.reset(token)
+    if looked:
+        raise NotTraceable(looked[0])
+    functions: set[object] = set()
     for operation in operations:
-        if isinstance(operation, Body):
+        if not isinstance(operation, Read | Write):
             raise NotTraceable("it is of the short form, one function that reads and writes")
-        assert isinstance(operation, Read | Write)
-        _check_function(operation.function)
-        for ref in operation.refs():
-            if isinstance(ref.key, Computed):
-                _check_function(ref.key.function)
+        keys = [ref.key for ref in operation.refs() if isinstance(ref.key, Computed)]
+        for taker in (operation, *keys):
+            functions.add(getattr(taker.function, "__code__", taker.function))
+            if _holds(taker.function) or any(map(_holds, _constants(taker.args))):
+                raise NotTraceable(
+                    f"{getattr(taker.function, '__name__', 'a function')} holds a parameter of the "
+                    "event, or is given one within something else: give it as an argument of its own"
+                )
+    _check_code(program.access(type_), functions)
     return tuple(
         Read(
             tuple(map(_ref, operation.direct)), operation.function, tuple(map(_put, operation.args))
@@ -117,41 +151,60 @@ def _of_ref(ref: Ref) -> Iterator[Parameter]:
         yield from (arg for arg in ref.key.args if isinstance(arg, Parameter))
 
 
-def _check_code(access: Callable[..., Any], seen: set[object]) -> None:
+def _check_code(access: object, seen: set[object]) -> None:
     """Refuse what asks for more than equality: `is`, `isinstance` and the like are silent.
 
-    In what it calls, too, as far as names tell.
+    In what it defines and calls, too, as far as names tell; but not in functions of operations.
     """
     if not isinstance(access, FunctionType):
         raise NotTraceable("it is no function of Python, whose code could be looked at")
-    if access in seen:
-        return
-    seen.add(access)
-    code = access.__code__
-    for instruction in dis.get_instructions(code):
-        name = instruction.opname
-        if name == "IS_OP" or (name.startswith("POP_JUMP_") and name.endswith("_NONE")):
-            raise NotTraceable("what is done depends on whether something is something")
-        if "LOAD" in name and instruction.argval in _TELLING:
-            raise NotTraceable(f"what is done may depend on what {instruction.argval} tells")
-    for name in code.co_names:
-        called = access.__globals__.get(name)
-        if isinstance(called, FunctionType):
-            _check_code(called, seen)
+    codes = [access.__code__]
+    while codes:
+        code = codes.pop()
+        if code in seen:
+            continue
+        seen.add(code)
+        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+        for instruction in dis.get_instructions(code):
+            name = instruction.opname
+            if name == "IS_OP" or (name.startswith("POP_JUMP_") and name.endswith("_NONE")):
+                raise NotTraceable("what is done depends on whether something is something")
+            if "LOAD" in name and instruction.argval in _TELLING:
+                raise NotTraceable(f"what is done may depend on what {instruction.argval} tells")
+        called = [access.__globals__.get(name) for name in code.co_names]
+        for value in (*called, *_cells(access)):
+            if isinstance(value, FunctionType) and value.__code__ not in seen:
+                _check_code(value, seen)
 
 
-def _check_function(function: Callable[..., Any] | None) -> None:
-    """Refuse a function that keeps parameters of the event, instead of being given them."""
+def _cells(function: FunctionType) -> list[object]:
+    return [cell.cell_contents for cell in function.__closure__ or () if cell != _EMPTY]
+
+
+def _constants(args: tuple[Any, ...]) -> list[object]:
+    return [arg for arg in args if not isinstance(arg, Parameter)]
+
+
+def _holds(value: object, depth: int = 4) -> bool:
+    """Whether something keeps a parameter of the event, or the event, as far as can be seen."""
+    if isinstance(value, Parameter | _TracedEvent):
+        return True
+    if depth == 0:
+        return False
     held: list[object] = []
-    while isinstance(function, partial):
-        held += [*function.args, *function.keywords.values()]
-        function = function.func
-    if isinstance(function, FunctionType):
-        held += function.__defaults__ or ()
-        held += [cell.cell_contents for cell in function.__closure__ or () if cell != _EMPTY]
-    if any(isinstance(value, Parameter | _TracedEvent) for value in held):
-        name = getattr(function, "__name__", repr(function))
-        raise NotTraceable(f"{name} holds a parameter of the event: give it as an argument")
+    if isinstance(value, FunctionType):
+        held += [*(value.__defaults__ or ()), *_cells(value)]
+    elif isinstance(value, MethodType):
+        held += [value.__self__, value.__func__]
+    elif isinstance(value, partial):
+        held += [value.func, *value.args, *value.keywords.values()]
+    elif isinstance(value, Mapping):
+        held += [*value.keys(), *value.values()]
+    elif isinstance(value, list | tuple | set | frozenset):
+        held += value
+    elif not isinstance(value, type | ModuleType | SharedTable) and hasattr(value, "__dict__"):
+        held += vars(value).values()
+    return any(_holds(other, depth - 1) for other in held)
 
 
 def _write(operation: Operation) -> Write:
@@ -176,4 +229,4 @@ def _ref(ref: Ref) -> Ref:
 
 
 def _put(value: object) -> object:
-    return Parameter(value.name) if isinstance(value, Parameter) else value
+    return Parameter(_name(value)) if isinstance(value, Parameter) else value

@@ -9,6 +9,7 @@ from activedb.store._detector_rows import Adopted, DetectorRows
 from activedb.store._flushes import listen_to_flushes
 from activedb.store._hints import Hints
 from activedb.store._journal import Journal
+from activedb.store._keyed_values import KeyedValues
 from activedb.store._locking_reads import LockingRead, plan_locks
 from activedb.store._overlay import Unlocked, tables_of
 from activedb.store._pgoutput import (
@@ -22,6 +23,7 @@ from activedb.store._pgoutput import (
     Truncate,
     Update,
 )
+from activedb.store._program_journal import ProgramJournal
 from activedb.store._rows import named_rows
 from activedb.store._rule_rows import RuleRows
 from activedb.store._server_waits import Backend
@@ -65,6 +67,7 @@ __all__ = [
     "Insert",
     "Journal",
     "Key",
+    "KeyedValues",
     "LedgerEntry",
     "LockingRead",
     "Log",
@@ -73,6 +76,7 @@ __all__ = [
     "Parameters",
     "Peeked",
     "Piece",
+    "ProgramJournal",
     "Relation",
     "Row",
     "RuleRows",

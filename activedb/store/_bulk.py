@@ -16,13 +16,20 @@ from typing import Any
 import psycopg
 from psycopg.adapt import Buffer, Dumper, PyFormat
 from psycopg.pq import Format
-from sqlalchemy import Connection
+from sqlalchemy import Connection, insert
 
 from activedb.store._direct import driver_cursor
 from activedb.store._tables import Row, TableSpec
 from activedb.store._wire import ServerColumn, Way, bound, server_table, way_of
 
-__all__ = ["COPY_ROWS_MIN", "UNNEST_ROWS_MIN", "copy_rows", "delete_rows", "update_rows"]
+__all__ = [
+    "COPY_ROWS_MIN",
+    "UNNEST_ROWS_MIN",
+    "copy_rows",
+    "delete_rows",
+    "insert_rows",
+    "update_rows",
+]
 
 COPY_ROWS_MIN = 40
 """So many new rows are written faster by COPY than by one INSERT each in a pipeline."""
@@ -54,6 +61,14 @@ def copy_rows(connection: Connection, spec: TableSpec, rows: Sequence[Row]) -> b
         for row in zip(*(column.values for column in columns), strict=True):
             write_row(row)
     return True
+
+
+def insert_rows(connection: Connection, spec: TableSpec, rows: Sequence[Row]) -> None:
+    """Insert whole rows into one of activedb's own tables, on any server."""
+    if len(rows) >= COPY_ROWS_MIN and copy_rows(connection, spec, rows):
+        return
+    if rows:
+        connection.execute(insert(spec.table), list(rows))
 
 
 def update_rows(

@@ -8,11 +8,15 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, func, insert, select
 
+from activedb.store._bulk import insert_rows
 from activedb.store._faults import translated
 from activedb.store._store import Store
 from activedb.store._system import late_events, ledger, producers, stream_events
+from activedb.store._tables import TableSpec
 
 __all__ = ["LedgerEntry", "StreamJournal"]
+
+_STREAM_EVENTS, _LATE_EVENTS = TableSpec(stream_events), TableSpec(late_events)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +151,7 @@ class StreamJournal:
             connection.execute(
                 delete(stream_events).where(c.stream == self._stream, c.us < forget_before_us)
             )
-        _insert_all(connection, stream_events, keep, {"stream": self._stream})
+        _insert_all(connection, _STREAM_EVENTS, keep, {"stream": self._stream})
         for us, batch_id, position in drop:
             connection.execute(
                 delete(stream_events).where(
@@ -162,14 +166,15 @@ class StreamJournal:
             "query_id": entry.query_id,
             "reason": "its time is before the punctuation that was reached when it arrived",
         }
-        _insert_all(connection, late_events, late, head)
+        _insert_all(connection, _LATE_EVENTS, late, head)
         values = {name: getattr(entry, name) for name in LedgerEntry.__slots__}
         connection.execute(insert(ledger).values(stream=self._stream, **values))
 
 
 def _insert_all(
-    connection: Connection, table: Any, records: Iterable[Mapping[str, Any]], head: dict[str, Any]
+    connection: Connection,
+    spec: TableSpec,
+    records: Iterable[Mapping[str, Any]],
+    head: dict[str, Any],
 ) -> None:
-    rows = [{"stamp": None, **record, **head} for record in records]
-    if rows:
-        connection.execute(insert(table), rows)
+    insert_rows(connection, spec, [{"stamp": None, **record, **head} for record in records])

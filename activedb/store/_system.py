@@ -26,13 +26,16 @@ __all__ = [
     "followers",
     "late_events",
     "ledger",
+    "outputs",
     "owned_tables",
     "partials",
     "pending_firings",
     "producers",
+    "program_states",
     "rules",
     "stream_events",
     "system",
+    "versions",
 ]
 
 system = MetaData()
@@ -184,6 +187,44 @@ partials = Table(
 )
 """Events outside of streams that detectors keep for later matches, of rules whose state follows
 from these alone; written in the commit of the transaction that raised them."""
+
+versions = Table(
+    "activedb_versions",
+    system,
+    Column("name", String(200), primary_key=True),
+    Column("us", BigInteger, primary_key=True, autoincrement=False),
+    Column("arrival", BigInteger, primary_key=True, autoincrement=False),
+    Column("key", Text, primary_key=True),
+    Column("value", JSON(none_as_null=True)),
+    Column("removed", Boolean, nullable=False),
+)
+"""What programs have written lately into the table ``name``, if it keeps a history: windows still
+need it. The place of a version in the serial order is (``us``, ``arrival``). The newest version of
+a key is a row of the table, too; ``removed``: the key had no row from then on."""
+
+outputs = Table(
+    "activedb_outputs",
+    system,
+    Column("stream", String(200), primary_key=True),
+    Column("program", String(200), primary_key=True),
+    Column("us", BigInteger, primary_key=True, autoincrement=False),
+    Column("arrival", BigInteger, primary_key=True, autoincrement=False),
+    Column("event_id", Text),
+    Column("type", Text, nullable=False),
+    Column("output", JSON(none_as_null=True)),
+    Column("reason", Text),
+)
+"""What programs put out, written with the part that did: of the s-transaction whose place in the
+serial order is (``us``, ``arrival``). ``reason``: why it aborted; NULL if it committed."""
+
+program_states = Table(
+    "activedb_program_states",
+    system,
+    Column("stream", String(200), primary_key=True),
+    Column("program", String(200), primary_key=True),
+    Column("state", JSON, nullable=False),
+)
+"""What the detectors of a program's rules keep, written with each part that has changed it."""
 
 rules = Table(
     "activedb_rules",

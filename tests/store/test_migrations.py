@@ -81,7 +81,21 @@ OF_0002 = (
 """And in each of the next revision."""
 
 
-@pytest.mark.parametrize(("revision", "rows"), [("0001", OF_0001), ("0002", OF_0002)])
+OF_0007 = (
+    *OF_0002,
+    "INSERT INTO activedb_followers (slot, lsn) VALUES ('s', 4)",
+    "INSERT INTO activedb_rules VALUES "
+    "('r', 1, true, 'immediate', 2, 'rule', 'EXIT', 'f', now(), NULL)",
+    "INSERT INTO activedb_detector_states VALUES ('r', 's', 0, 'f', '{}')",
+    "INSERT INTO activedb_partials VALUES (1, 'r', 5, 'f', 6, '{}')",
+    "INSERT INTO activedb_producers VALUES ('s', 'p', 1, '{}')",
+)
+"""And in each of the one before the newest."""
+
+
+@pytest.mark.parametrize(
+    ("revision", "rows"), [("0001", OF_0001), ("0002", OF_0002), ("0007", OF_0007)]
+)
 def test_upgrade_from_a_revision_before_keeps_its_rows(
     database_url: str, revision: str, rows: tuple[str, ...]
 ) -> None:

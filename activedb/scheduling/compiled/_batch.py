@@ -157,11 +157,19 @@ class EventBatch:
         return len(self.us)
 
 
+def _numpy(values: Any) -> Column:
+    """Of Arrow, without NULL; one chunk has to be told that it may be copied."""
+    array: Column = np.asarray(
+        values.to_numpy(**({} if hasattr(values, "chunks") else {"zero_copy_only": False}))
+    )
+    return array
+
+
 def column_of(values: Any) -> Column:
     """An array of int64, float64, bool or objects, of whatever holds a column."""
     if hasattr(values, "to_pylist"):  # of Arrow, perhaps in chunks
         has_nulls = getattr(values, "null_count", 1)
-        values = values.to_pylist() if has_nulls else values.to_numpy()
+        values = values.to_pylist() if has_nulls else _numpy(values)
     if not isinstance(values, np.ndarray):
         objects = np.empty(len(values), object)
         objects[:] = values

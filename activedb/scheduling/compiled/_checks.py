@@ -30,7 +30,7 @@ class Checker:
             name: self._mask(
                 tuple(code for code, needs in enumerate(layout.needs) if name in needs)
             )
-            for name in layout.columns
+            for name, _ in layout.columns
         }
 
     def codes(self, batch: EventBatch) -> Ints:
@@ -68,30 +68,24 @@ class Checker:
                     f"it came too late: its time is before the punctuation {punctuation_us}"
                 ),
             )
-        columns = {}
+        given = {}
         for name, needs in self._needs.items():
             column = batch.params.get(name)
             if column is None:
                 concerned = needs[codes] & (codes >= 0)
-                if concerned.any():
-                    refuse(concerned, lambda row, name=name: f"it lacks {name!r}")
+                refuse(concerned, lambda row, name=name: f"it lacks {name!r}")
                 column = np.zeros(len(codes), np.int64)
-            columns[name] = column
-        keys = dict(columns)
+            given[name] = column
+        columns = [
+            _whole(given[name]) if is_key else given[name] for name, is_key in self._layout.columns
+        ]
         for use, concerned in self._uses:
-            given = columns[use.name]
-            if given.dtype != np.int64:
-                keys[use.name] = _whole(given)
-            if use.name not in batch.params:
-                continue
+            keys = columns[self._layout.columns.index((use.name, True))]
             size = use.table.size or 0
-            if outside(codes, concerned, keys[use.name], size):
-                bad = concerned[codes] & (codes >= 0)
-                bad &= (keys[use.name] < 0) | (keys[use.name] >= size)
-                refuse(bad, lambda row, use=use, given=given: _reason(use, given, row))
-        for use, _ in self._uses:
-            columns[use.name] = keys[use.name]
-        return [columns[name] for name in self._layout.columns], reasons
+            if use.name in batch.params and outside(codes, concerned, keys, size):
+                bad = concerned[codes] & (codes >= 0) & ((keys < 0) | (keys >= size))
+                refuse(bad, lambda row, use=use: _reason(use, given[use.name], row))
+        return columns, reasons
 
     def _mask(self, codes: tuple[int, ...]) -> Column:
         mask = np.zeros(max(1, len(self._layout.templates)), np.bool_)
@@ -101,6 +95,8 @@ class Checker:
 
 def _whole(column: Column) -> Ints:
     """Keys of a column of another kind; -1 where there is none."""
+    if column.dtype == np.int64:
+        return column
     if column.dtype != object:
         return np.full(len(column), -1, np.int64)  # floats and booleans are no keys
     return np.array(

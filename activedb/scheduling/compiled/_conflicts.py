@@ -112,7 +112,7 @@ class Planner:
         count = len(rows)
         keys = np.empty((len(self._key_columns), count), np.int64)
         for place, name in enumerate(self._key_columns):
-            keys[place] = rows.columns[self._layout.columns.index(name)]
+            keys[place] = rows.columns[self._layout.columns.index((name, True))]
         per_row = np.diff(self._firsts)
         accesses = int(per_row[rows.codes].sum())
         first_edge = np.full(count, -1, np.int32)

@@ -9,7 +9,7 @@ from activedb.errors import DefinitionError
 from activedb.scheduling._operations import Read, Write
 from activedb.scheduling._program import Program
 from activedb.scheduling._tables import Computed, Parameter, Range, Ref, SharedTable
-from activedb.scheduling._tracing import NotTraceable, parameters_of, traced
+from activedb.scheduling._tracing import NotTraceable, traced
 
 __all__ = ["KeyUse", "Layout", "Template", "supports"]
 
@@ -41,10 +41,9 @@ class Layout:
         wherever an event's own value is to be put.
     tables : tuple of SharedTable
         Those of the program.
-    columns : tuple of str
-        The parameters that templates take, in order of their first use.
-    arguments : tuple of bool
-        Per column, whether a function is given it.
+    columns : tuple of (str, bool)
+        The parameters that templates take, and whether as a key: as a key they are whole numbers,
+        as an argument whatever they are.
     needs : tuple of frozenset of str
         Per event type, the parameters it takes.
     key_uses : tuple of KeyUse
@@ -61,6 +60,8 @@ class Layout:
     def __init__(self, program: Program):
         self.program = program
         self.tables = program.tables
+        if program.rules:
+            raise _refused(program, "it has rules")
         if program.pre_processes:
             raise _refused(program, "it pre-processes events one by one")
         for table in self.tables:
@@ -79,14 +80,9 @@ class Layout:
                 raise _refused(program, f"{type_} has more than {_OPERATIONS_MAX} operations")
             templates.append(operations)
         self.templates: tuple[tuple[Template, ...], ...] = tuple(templates)  # type: ignore[arg-type]
-        taken = [
-            dict.fromkeys(parameter.name for parameter in parameters_of(operations))
-            for operations in templates
-        ]
-        self.needs = tuple(frozenset(names) for names in taken)
-        self.columns = tuple(dict.fromkeys(name for names in taken for name in names))
-        given = {arg for operations in self.templates for arg in _arguments(operations)}
-        self.arguments = tuple(Parameter(name) in given for name in self.columns)
+        taken = [list(_columns(operations)) for operations in self.templates]
+        self.needs = tuple(frozenset(name for name, _ in columns) for columns in taken)
+        self.columns = tuple(dict.fromkeys(column for columns in taken for column in columns))
         self.key_uses = tuple(self._key_uses())
         self.widths = tuple(sum(map(width, operations)) for operations in self.templates)
 
@@ -132,12 +128,14 @@ def refs_of(operations: tuple[Template, ...]) -> list[Ref]:
     return [ref for operation in operations for ref in operation.refs()]
 
 
-def _arguments(operations: tuple[Template, ...]) -> Iterator[Parameter]:
-    """The parameters that functions are given."""
+def _columns(operations: tuple[Template, ...]) -> Iterator[tuple[str, bool]]:
+    """Names of the parameters that operations take, and whether as a key."""
     for operation in operations:
-        computed = [ref.key for ref in operation.refs() if isinstance(ref.key, Computed)]
-        for taker in (operation, *computed):
-            yield from (arg for arg in taker.args if isinstance(arg, Parameter))
+        keys = [ref.key for ref in operation.refs()]
+        yield from ((key.name, True) for key in keys if isinstance(key, Parameter))
+        for taker in (operation, *keys):
+            if isinstance(taker, Read | Write | Computed):
+                yield from ((arg.name, False) for arg in taker.args if isinstance(arg, Parameter))
 
 
 def _check(program: Program, operation: Template) -> None:

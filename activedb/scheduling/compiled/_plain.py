@@ -142,8 +142,7 @@ class _LoopWriter(Writer):
             f"    if {name} is REMOVED:",
             "        keep(alone(i))",
             "        continue",
-            f"    {self.named(template.targets[0].table.check_value)}({name})",
-            f"    {name} = real({name})",
+            f"    {name} = {self.named(template.targets[0].table.check_value)}({name})",
         ]
 
     def twice(self, key: str, other: str) -> None:

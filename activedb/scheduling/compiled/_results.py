@@ -47,6 +47,8 @@ class ColumnResults:
         there are none.
     refused : list of ColumnRefusal
         Events for the dead letters.
+    failed_outputs : list of (int, Exception)
+        S-transactions of which `outputs` made none, as post-processing raised.
     decision : str
         How it was run: ``"serial"``, ``"parallel"``, ``"python"``; or ``"none"``, nothing was.
     """
@@ -55,6 +57,7 @@ class ColumnResults:
     rows: Rows
     kept: list[tuple[Any, ...] | None] | None = None
     refused: list[ColumnRefusal] = field(default_factory=list)
+    failed_outputs: list[tuple[int, Exception]] = field(default_factory=list)
     decision: str = "none"
 
     def __len__(self) -> int:
@@ -117,7 +120,7 @@ class ColumnResults:
         for row, outcome in self.rows.special.items():
             if outcome.committed and self.rows.codes[row] == code:
                 result = outcome.results[operation]
-                values = result if isinstance(result, tuple) else (result,)
+                values = result if wide > 1 else (result,)
                 made[np.searchsorted(chosen, row)] = [_number(value) for value in values]
         made[self.rows.outcomes[chosen] != 0] = np.nan
         return made[:, 0] if wide == 1 else made
@@ -156,16 +159,26 @@ class ColumnResults:
         """All outcomes; O(s-transactions), in Python."""
         return map(self.outcome, range(len(self)))
 
-    def outputs(self) -> Iterator[Any]:
-        """What post-processing makes of them, without None; O(s-transactions), in Python."""
+    def outputs(self) -> list[Any]:
+        """What post-processing makes of them, without None; O(s-transactions), in Python.
+
+        What it raises goes to `failed_outputs`.
+        """
         program = self.layout.program
+        made: list[Any] = []
+        self.failed_outputs = []
         if not program.post_processes:
-            return
+            return made
         for number, outcome in enumerate(self.outcomes()):
             type_ = program.types[self.rows.codes.item(number)]
-            output = program.output(type_, self.rows.params_of(number), outcome)
+            try:
+                output = program.output(type_, self.rows.params_of(number), outcome)
+            except Exception as error:  # the user's function; the s-transaction has ended
+                self.failed_outputs.append((number, error))
+                continue
             if output is not None:
-                yield output
+                made.append(output)
+        return made
 
     def _code(self, type_: str) -> int:
         types = self.layout.program.types

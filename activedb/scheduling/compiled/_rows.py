@@ -42,7 +42,7 @@ class Rows:
     results : array of float64
         Results of operations, in the order of rows; those of aborted ones mean nothing.
     special : dict of int to Outcome
-        Of rows that Python ran: their whole outcome.
+        Of rows that Python ran: their whole outcome; errors have no traceback.
     """
 
     codes: Ints
@@ -70,6 +70,13 @@ class Rows:
             name: column[row] if column.dtype == object else column.item(row)
             for name, column in self.params.items()
         }
+
+    def aborted(self, row: int, outcome: Outcome) -> None:
+        """Keep the outcome of a row where something raised; without its frames, which have all."""
+        if outcome.error is not None:
+            outcome.error.__traceback__ = None
+        self.outcomes[row] = RAISED
+        self.special[row] = outcome
 
     def take(self, chosen: Column) -> Rows:
         """Some of them, by number or mask, before they run."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from itertools import compress
 from typing import Any, Final
 
 import numpy as np
@@ -19,7 +18,7 @@ from activedb.scheduling.compiled._conflicts import Planner
 from activedb.scheduling.compiled._layout import Layout
 from activedb.scheduling.compiled._plain import PlainLoop
 from activedb.scheduling.compiled._results import ColumnRefusal, ColumnResults
-from activedb.scheduling.compiled._rows import RAISED, Rows, is_exact
+from activedb.scheduling.compiled._rows import Rows, is_exact
 from activedb.scheduling.compiled._state import ColumnState
 from activedb.scheduling.compiled._threads import run_plan
 
@@ -51,6 +50,8 @@ class ColumnRun:
         on all threads; ``"python"``. By default each batch's cost and conflicts decide.
     state : ColumnState, optional
         What to go on with; by default all tables are as at the beginning.
+    punctuation_us : int, optional
+        Up to where it has been run already: no event before it is taken.
 
     Attributes
     ----------
@@ -72,6 +73,7 @@ class ColumnRun:
         threads: int = 2,
         decision: str | None = None,
         state: ColumnState | None = None,
+        punctuation_us: int | None = None,
     ):
         if decision is not None and decision not in DECISIONS:
             raise DefinitionError(f"a decision is one of {', '.join(DECISIONS)}, not {decision!r}")
@@ -82,12 +84,12 @@ class ColumnRun:
         self.decision = decision
         self.layout = Layout(program)
         self.state = ColumnState(program.tables) if state is None else state
-        self.punctuation_us: int | None = None
+        self.punctuation_us = punctuation_us
         self.not_compiled: str | None = None
         self._checker = Checker(self.layout)
         self._widths = np.array(self.layout.widths or (0,), np.int64)
         self._waiting: list[Rows] = []
-        self._arrivals = 0
+        self._arrivals = self.state.last_arrival
         self._kernel: Any = None
         self._planner: Planner | None = None
         self._cost_s: float | None = None  # of a row, on one thread, in the last batch
@@ -133,7 +135,11 @@ class ColumnRun:
     def finish(self) -> ColumnResults:
         """The end of the stream: run all that waits."""
         waiting, self._waiting = self._waiting, []
-        return self._run(Rows.joined(waiting) if waiting else self._nothing())
+        results = self._run(Rows.joined(waiting) if waiting else self._nothing())
+        if len(results):  # what is not later would now come too late
+            after_us = int(results.us[-1]) + 1
+            self.punctuation_us = max(after_us, self.punctuation_us or after_us)
+        return results
 
     # -- taking ----------------------------------------------------------------------------------
 
@@ -192,19 +198,20 @@ class ColumnRun:
         log = self.state.log
         if self.layout.has_history:
             log.reserve(total)
-        if self._is_compiled(rows):
-            rows.results = np.empty(total, np.float64)
-            self._run_compiled(rows, results)
-        else:
-            self._run_plain(rows, results)
-        if self.layout.has_history:
-            log.used += total
+        try:
+            if self._is_compiled(rows):
+                rows.results = np.empty(total, np.float64)
+                self._run_compiled(rows, results)
+            else:
+                self._run_plain(rows, results)
+        finally:  # some of the places are taken, even if it was interrupted
+            log.used += total if self.layout.has_history else 0
+            self.state.last_arrival = max(self.state.last_arrival, int(rows.arrivals.max()))
         return results
 
     def _run_plain(self, rows: Rows, results: ColumnResults) -> None:
         def failed(row: int, error: Exception) -> None:
-            rows.outcomes[row] = RAISED
-            rows.special[row] = Outcome.of_error(error)
+            rows.aborted(row, Outcome.of_error(error))
 
         results.decision = "python"
         results.kept = self._plain.run(rows, self.state, failed, lambda row: self._alone(rows, row))
@@ -220,8 +227,10 @@ class ColumnRun:
         transaction = STransaction(at, type_, params, self.program.operations(type_, params))
         writes, outcome = evaluate(transaction, self.state.reader(at))
         self.state.write_at(writes, at, self.state.log.used + rows.slots.item(row))
-        rows.outcomes[row] = 0 if outcome.committed else RAISED
-        rows.special[row] = outcome
+        if outcome.committed:
+            rows.special[row] = outcome
+        else:
+            rows.aborted(row, outcome)
 
     def _load(self) -> None:
         from activedb.scheduling.compiled._functions import NotCompilable
@@ -236,9 +245,9 @@ class ColumnRun:
         """Whether such columns can be run compiled; compiles the kernel, the first time."""
         if self.not_compiled is not None:
             return False
-        given = compress(rows.columns, self.layout.arguments)
-        if not all(is_exact(column, self._kernel.whole_max) for column in given):
-            return False
+        for column, (_, is_key) in zip(rows.columns, self.layout.columns, strict=True):
+            if not is_key and not is_exact(column, self._kernel.whole_max):
+                return False
         from activedb.scheduling.compiled._functions import NotCompilable
 
         try:

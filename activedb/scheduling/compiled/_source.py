@@ -122,6 +122,7 @@ class _KernelWriter(Writer):
     def __init__(self, layout: Layout):
         super().__init__(layout)
         self.wrappers: list[str] = []
+        self._wrappers: dict[str, str] = {}  # their names: one for all calls that are alike
 
     def column(self, place: int) -> str:
         return f"c{place}[i]"
@@ -140,9 +141,11 @@ class _KernelWriter(Writer):
             _OPERATION,
             self.named(template.function),
             taken,
-            given_none=number + 1 if isinstance(template, Write) else "BACK",
+            given_none=1 if isinstance(template, Write) else "BACK",
         )
         self.lines += ["if s == 0:", f"    s, {name} = {wrapper}({', '.join(taken)})"]
+        if number:
+            self.lines += ["    if s == 1:", f"        s = {number + 1}"]
 
     def twice(self, key: str, other: str) -> None:
         self.lines += [f"if s == 0 and {key} == {other}:", "    s = BACK"]
@@ -153,7 +156,10 @@ class _KernelWriter(Writer):
             self.lines += ["if s == 0:", *(f"    {line}" for line in (*writes, *kept))]
 
     def _wrapper(self, text: str, function: str, taken: list[str], **rest: object) -> str:
-        name = f"call{len(self.wrappers)}"
         names = ", ".join(f"a{place}" for place in range(len(taken)))
-        self.wrappers.append(text.format(name=name, taken=names, function=function, **rest))
-        return name
+        body = text.format(name="{name}", taken=names, function=function, **rest)
+        if body not in self._wrappers:
+            name = f"call{len(self._wrappers)}"
+            self._wrappers[body] = name
+            self.wrappers.append(body.replace("{name}", name))
+        return self._wrappers[body]

@@ -20,6 +20,7 @@ __all__ = ["CHANGED", "WRITTEN", "ColumnState"]
 
 WRITTEN: Final = 1
 CHANGED: Final = 2
+_BEGINNING: Final = At(-(2**63), "", 0)
 
 
 class ColumnState:
@@ -41,8 +42,10 @@ class ColumnState:
         Of a table with history: per key the place of its newest version in `log`; else empty.
     log : VersionLog
         Versions within the history of tables that have one.
-    mark : At
+    mark : At or None
         Up to where versions were trimmed.
+    last_arrival : int
+        The largest number of an event that has been run.
 
     Raises
     ------
@@ -75,6 +78,7 @@ class ColumnState:
         ]
         self.log = VersionLog()
         self.mark: At | None = None
+        self.last_arrival = 0
 
     # -- whole tables ----------------------------------------------------------------------------
 
@@ -129,8 +133,7 @@ class ColumnState:
         """
         place = self.number(table)
         if not table.history_us:
-            beginning = At(0, "", 0)
-            return {key: ((beginning, value),) for key, value in self.newest(table).items()}
+            return {key: ((_BEGINNING, value),) for key, value in self.newest(table).items()}
         found: dict[Hashable, tuple[tuple[At, Any], ...]] = {}
         for key in np.flatnonzero(self.heads[place] != NONE).tolist():
             versions = self.log.needed(self.heads[place][key], self.mark, table.history_us)
@@ -156,6 +159,7 @@ class ColumnState:
             for key, found in versions.all().items():
                 for at, value in found:
                     made.write([(versions.table, key, value)], at)
+                    made.last_arrival = max(made.last_arrival, at.arrival)
         return made
 
     # -- one s-transaction -----------------------------------------------------------------------

@@ -113,9 +113,9 @@ class Writer(ABC):
 
     def _key(self, ref: Ref) -> str:
         if isinstance(ref.key, Parameter):
-            return self._once(self.column(self.layout.columns.index(ref.key.name)), "k")
+            return self._once(self.column(self.layout.columns.index((ref.key.name, True))), "k")
         if not isinstance(ref.key, Computed):
-            return str(ref.key)
+            return str(int(ref.key))
         values = [self._value(read) for read in ref.key.reads]
         taken = [*values, *map(self._argument, ref.key.args)]
         name = f"q{self._code}_{len(self.lines)}"
@@ -140,7 +140,7 @@ class Writer(ABC):
 
     def _argument(self, arg: Any) -> str:
         if isinstance(arg, Parameter):
-            return self.column(self.layout.columns.index(arg.name))
+            return self.column(self.layout.columns.index((arg.name, False)))
         name = f"constant{len(self.constants)}"
         self.constants[name] = arg
         return name

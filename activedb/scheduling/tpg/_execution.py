@@ -242,7 +242,7 @@ class Execution:
             if child.unit is not None and child.unit is not vertex.unit:
                 child.unit.blocked += 1
 
-    # -- moves ------------------------------------------------------------------------------------
+    # -- moves -----------------------------------------------------------------------------------
 
     def take_back(self, vertex: Vertex) -> None:
         """Remove the versions of an operation."""
@@ -259,7 +259,16 @@ class Execution:
         for vertex in self.graph.vertices:
             self.take_back(vertex)
 
+    def dissolve(self) -> None:
+        """Let go of all at the end, piece by piece: no cycles are left."""
+        for vertex in self.graph.vertices:
+            if vertex.unit is not None:
+                vertex.unit.vertices = []
+        self.graph.dissolve()
+        del self._exploration, self.aborts
+
     def move(self, vertex: Vertex, new: OperationState) -> None:
+        """Move an operation to a state it may move to."""
         old = vertex.state
         name = move_name(old, new)
         vertex.state = new

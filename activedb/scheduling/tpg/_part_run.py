@@ -104,9 +104,10 @@ class PartRun:
         return PartReport(labels, self.decision, self.properties, aborted, redone)
 
     def dissolve(self) -> None:
-        """Let go of the TPG."""
+        """Let go of the TPG, which the traceback of a failure may keep otherwise."""
+        self.part.planner = None
         if self.execution is not None:
-            self.execution.graph.dissolve()
+            self.execution.dissolve()
 
     def take_back(self) -> None:
         """Undo it: the run of its batch has ended with an error."""

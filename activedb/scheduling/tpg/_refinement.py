@@ -70,7 +70,7 @@ class TaskGraph:
             vertex.number = number
 
     def dissolve(self) -> None:
-        """Let go of all, piece by piece: there are no cycles left for the garbage collector."""
+        """Let go of all, piece by piece: no cycles are left for the garbage collector."""
         for vertex in self.vertices:
             vertex.children = ()
             vertex.unit = None

@@ -1,0 +1,90 @@
+"""One event in one program: its s-transaction, and the letter if something fails."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from activedb.clock import moment_of
+from activedb.engine._letters import IDENTITY_MAX, Letter, storable
+from activedb.engine._names import shortened
+from activedb.engine._outputs import Output
+from activedb.engine._programs import Defined
+from activedb.errors import BadEvent
+from activedb.scheduling import Outcome, STransaction
+from activedb.streams import Arrival
+
+__all__ = ["Work", "letter_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """An s-transaction of a part.
+
+    Attributes
+    ----------
+    defined : Defined
+        Its program.
+    transaction : STransaction
+    arrival : Arrival or None
+        Its event; None if time alone has triggered it.
+    """
+
+    defined: Defined
+    transaction: STransaction
+    arrival: Arrival | None
+
+    @property
+    def identity(self) -> str:
+        """What tells it from all others of the stream, the same when it is done again."""
+        return _identity(self.defined, self.arrival, self.transaction.at.us)
+
+    @property
+    def timestamp(self) -> Any:
+        """The time of the event."""
+        if self.arrival is None:
+            return moment_of(self.transaction.at.us)
+        return self.arrival.occurrence.timestamp
+
+    @property
+    def outcome(self) -> Outcome:
+        """REQUIRES: it has ended."""
+        assert self.transaction.outcome is not None
+        return self.transaction.outcome
+
+    def output(self, value: Any, reason: str | None) -> Output:
+        """What came of it."""
+        at = self.transaction.at
+        id_ = None if self.arrival is None else self.arrival.occurrence.id
+        return Output(at.us, at.arrival, id_, self.transaction.type, value, reason)
+
+    def letter(self, stream: str, error: Exception) -> Letter:
+        """Its letter, if its output cannot be kept."""
+        return letter_of(stream, self.defined, self.arrival, error, us=self.transaction.at.us)
+
+
+def letter_of(
+    stream: str,
+    defined: Defined,
+    arrival: Arrival | None,
+    error: Exception | None,
+    *,
+    reason: str | None = None,
+    us: int = 0,
+) -> Letter:
+    """The letter of an event that a program refuses, or of a moment (`arrival` is None)."""
+    name = defined.program.name
+    said = reason or f"{type(error).__name__}: {error}"
+    return Letter(
+        source=stream,
+        identity=shortened(_identity(defined, arrival, us), IDENTITY_MAX),
+        kind="event",
+        payload={"program": name, "us": us} if arrival is None else arrival.record(),
+        error=type(error or BadEvent()).__name__,
+        reason=storable(f"program {name}: {said}"),
+    )
+
+
+def _identity(defined: Defined, arrival: Arrival | None, us: int) -> str:
+    place = f"time.{us}" if arrival is None else f"{arrival.batch_id}.{arrival.position}"
+    return f"{place}.{defined.program.name}"
