@@ -145,10 +145,10 @@ class ProgramRun:
         """The end of the stream: run all that waits."""
         results = Results()
         passed, self._waiting = self._waiting, []
-        self._run(passed, results, None)
-        if results.transactions:  # what is not later would now come too late
-            last_us = results.transactions[-1].at.us
+        if passed:  # what is not later comes too late from now on
+            last_us = max(t.at.us for t in passed)
             self.punctuation_us = max(last_us + 1, self.punctuation_us or last_us + 1)
+        self._run(passed, results, None)
         return results
 
     def _take(self, event: Occurrence, results: Results) -> None:

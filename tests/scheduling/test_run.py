@@ -7,8 +7,16 @@ from typing import Any
 
 import pytest
 
-from activedb.events import occurrence
-from activedb.scheduling import Access, Outcome, Program, ProgramRun, SerialOrder, SharedTable
+from activedb.events import Occurrence, event, occurrence, seq
+from activedb.scheduling import (
+    Access,
+    Outcome,
+    Program,
+    ProgramRun,
+    SerialOrder,
+    SharedTable,
+    View,
+)
 
 COUNTS = SharedTable("counts", key=str, initial=0)
 
@@ -37,6 +45,22 @@ def test_post_processing_that_raises_costs_its_own_output_alone(counting: Progra
     assert isinstance(failed.error, ZeroDivisionError)
     assert [t.outcome for t in results.transactions] == [Outcome((n,)) for n in (1, 2, 3)]
     assert len(run.state.of(COUNTS)) == 1  # trimmed
+
+
+def test_run_that_has_finished_takes_nothing_older_also_of_what_completed_nothing() -> None:
+    program = Program("pairs", [COUNTS])
+
+    @program.rule(seq(event("A"), event("B")), writes=lambda o: [COUNTS["pairs"]])
+    def pair(t: View, o: Occurrence) -> None:
+        t.write(COUNTS["pairs"], t.read(COUNTS["pairs"]) + 1)
+
+    run = ProgramRun(program, SerialOrder())
+    run.feed([occurrence("A", timestamp=10)])
+    assert run.finish().transactions == []
+    older = [occurrence("A", timestamp=3), occurrence("B", timestamp=5)]
+    assert [r.event for r in run.feed([*older, occurrence("B", timestamp=20)]).refused] == older
+    assert len(run.finish().transactions) == 1
+    assert run.state.of(COUNTS).newest() == {"pairs": 1}
 
 
 def test_run_that_goes_on_with_a_state_comes_after_it(counting: Program) -> None:
