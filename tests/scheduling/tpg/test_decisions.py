@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -121,6 +122,21 @@ def test_model_looks_at_the_tpg_where_threads_gain() -> None:
     assert report.decision.explore == "depth-first"
     assert report.decision.unit == "operation"
     assert report.properties.cyclic is not False
+
+
+def test_functions_that_wait_are_run_by_a_tpg() -> None:
+    def waits(value: int) -> int:
+        time.sleep(0.002)
+        return value + 1
+
+    scheduler = TPG(threads=2)
+    batch = [s_transaction(n, write(first[n], function=waits)) for n in range(40)]
+    state = run(scheduler, batch, first)
+    (report,) = scheduler.last
+    assert not report.decision.is_serial
+    assert report.properties.compute_us > 1000
+    assert report.properties.transactions == 40 - 10
+    assert len(state.of(first)) == 40
 
 
 def test_abort_ratio_is_learned_from_former_batches() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 
 from activedb.scheduling import Abort, SharedTable, State, STransaction
 from activedb.scheduling.tpg import TPG, Decision
+from activedb.scheduling.tpg._groups import Group
+from activedb.scheduling.tpg._vertex import Node, Vertex
 from tests.scheduling.tpg.ledger import s_transaction, write
 from tests.scheduling.tpg.simulation import EVERY_DECISION, named
 
@@ -120,6 +123,29 @@ def test_threads_have_ended_after_a_run() -> None:
     before = threading.active_count()
     run(TPG(4, Decision()), *(s_transaction(n, write(table[n])) for n in range(20)))
     assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("unit", ["operation", "group"])
+@pytest.mark.parametrize("explore", ["non-structured", "breadth-first", "depth-first"])
+def test_tpg_is_gone_after_a_run_without_the_garbage_collector(explore: Any, unit: Any) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        anything = SharedTable("anything", initial=0)
+        for _ in range(2):
+            scheduler = TPG(2, Decision(explore, unit))
+            count = write(
+                anything["count"], anything.range(), function=lambda found: len(found) + 1
+            )
+            batch = [s_transaction(n, write(anything[f"key{n % 3}"]), count) for n in range(30)]
+            state = State([anything])
+            for transaction in batch:
+                scheduler.add(transaction)
+            scheduler.run(state)
+        left = [each for each in gc.get_objects() if isinstance(each, Vertex | Node | Group)]
+    finally:
+        gc.enable()
+    assert left == []
 
 
 @pytest.mark.parametrize("explore", ["non-structured", "breadth-first", "depth-first"])
