@@ -122,11 +122,6 @@ class Versions:
             del self._of[key]
         return at >= mark
 
-    def changed_since(self, at: At) -> dict[Hashable, Any]:
-        """The newest value of each key that was written at or after a place; `REMOVED` too."""
-        with self._latch:
-            return {key: found[-1][1] for key, found in self._of.items() if found[-1][0] >= at}
-
     def since(self, at: At) -> dict[Hashable, tuple[_Version, ...]]:
         """The versions at or after a place, by key, oldest first.
 

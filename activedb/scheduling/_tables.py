@@ -200,6 +200,8 @@ class Ref:
         if not is_number or not 0 < seconds < inf:
             raise DefinitionError(f"{self!r}: a window is longer than 0 seconds, not {seconds!r}")
         window_us = round(seconds * 1_000_000)
+        if window_us == 0:
+            raise DefinitionError(f"{self!r}: a window is a microsecond or more, not {seconds!r} s")
         if window_us > self.table.history_us:
             raise DefinitionError(
                 f"{self!r}: a window of {seconds} seconds over a table that keeps "
