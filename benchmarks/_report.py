@@ -18,6 +18,7 @@ from benchmarks._progress import progress
 __all__ = ["Measurement", "Metric", "main", "measure_in_turn", "parser", "show"]
 
 _COLUMNS = ("value", "unit", "peer", "peer_value", "ratio", "runs", "spread")
+_ELSEWHERE = "not_measured_here"
 _WIDTH = 120  # of a table that goes into a file, where nothing may be cut off
 
 
@@ -112,14 +113,43 @@ def parser(description: str) -> argparse.ArgumentParser:
     return made
 
 
-def show(description: str, metrics: Mapping[str, Metric], *, as_json: bool) -> None:
-    """Print a table, or one JSON object."""
+def show(
+    description: str,
+    metrics: Mapping[str, Metric],
+    *,
+    as_json: bool,
+    elsewhere: Mapping[str, Mapping[str, float]] | None = None,
+) -> None:
+    """Print a table, or one JSON object.
+
+    Parameters
+    ----------
+    description : str
+    metrics : mapping of str to Metric
+    as_json : bool
+    elsewhere : mapping, optional
+        By metric, figures that were not measured here, but by others on other machines, by system.
+    """
     summaries = {name: metric.summary() for name, metric in metrics.items()}
+    if elsewhere:
+        for name, summary in summaries.items():
+            if name in elsewhere:
+                summary[_ELSEWHERE] = dict(elsewhere[name])
     if as_json:
         print(json.dumps(summaries, indent=2))
         return
     columns = [name for name in _COLUMNS if any(s[name] is not None for s in summaries.values())]
-    table = Table(title=description)
+    notes = [
+        f"{name}: " + ", ".join(f"{system} {value:,.0f}" for system, value in systems.items())
+        for name, systems in (elsewhere or {}).items()
+        if name in summaries
+    ]
+    caption = (
+        "\n".join(["not measured here, but by others on other machines:", *notes])
+        if notes
+        else None
+    )
+    table = Table(title=description, caption=caption, caption_justify="left")
     for column in ("metric", *columns):
         table.add_column(column, no_wrap=True)
     for name, summary in summaries.items():

@@ -118,9 +118,10 @@ def traced(program: Program, type_: str) -> tuple[Operation, ...]:
         for taker in (operation, *keys):
             functions.add(getattr(taker.function, "__code__", taker.function))
             if _holds(taker.function) or any(map(_holds, _constants(taker.args))):
+                name = getattr(taker.function, "__name__", "a function")
                 raise NotTraceable(
-                    f"{getattr(taker.function, '__name__', 'a function')} holds a parameter of the "
-                    "event, or is given one within something else: give it as an argument of its own"
+                    f"{name} holds a parameter of the event, or is given one within something "
+                    "else: give it as an argument of its own"
                 )
     _check_code(program.access(type_), functions)
     return tuple(

@@ -388,6 +388,7 @@ def _bad_accesses(shop: Shop) -> list[tuple[str, Callable[[Access], None]]]:
         ),
         ("give it a longer history", lambda a: a.read(accounts[1].window(1))),
         ("longer than 0 seconds", lambda a: a.read(accounts[1].window(0))),
+        ("a microsecond or more", lambda a: a.read(accounts[1].window(1e-9))),
         ("a range has no window", lambda a: a.read(accounts.range().window(1e-6))),
         ("READ takes what is to be read", lambda a: a.read()),
         ("is written accounts[7]", lambda a: a.read(accounts)),  # type: ignore[arg-type]

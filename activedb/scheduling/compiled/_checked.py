@@ -7,35 +7,41 @@ Python then.
 from __future__ import annotations
 
 import math
+from functools import cache
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, NamedTuple
 
-from numba import types
+from numba import njit, types
 from numba.extending import overload
 
-from activedb.compiler import jit
+__all__ = ["Checked", "checked"]
 
-__all__ = ["BUILTINS", "MATH"]
-
-_LIMIT: Final = 2.0**63
+_SAME = ("copysign", "e", "fabs", "inf", "isfinite", "isinf", "isnan", "nan", "pi", "tau")
 
 
-def fits(value: Any) -> Any:
-    """Raise unless a number has a place in 64 bits; the number."""
+class Checked(NamedTuple):
+    """Builtins by name; in place of the module `math` what of it is the same to the last bit."""
+
+    builtins: dict[str, Any]
+    math: ModuleType
+
+
+def fits(value: Any, limit: float) -> Any:
+    """Raise unless a number is smaller than a limit; the number."""
 
 
 @overload(fits)
-def _fits(value: Any) -> Any:
+def _fits(value: Any, limit: Any) -> Any:
     if isinstance(value, types.Integer):
 
-        def of_integer(value: Any) -> Any:
+        def of_integer(value: Any, limit: Any) -> Any:
             return value
 
         return of_integer
     if isinstance(value, types.Float):
 
-        def of_float(value: Any) -> Any:
-            if not abs(value) < _LIMIT:
+        def of_float(value: Any, limit: Any) -> Any:
+            if not abs(value) < limit:
                 raise OverflowError
             return value
 
@@ -43,39 +49,31 @@ def _fits(value: Any) -> Any:
     return None
 
 
-@jit
-def _int(value: Any) -> Any:
-    return int(fits(value))
+@cache
+def checked(limit: float) -> Checked:
+    """What makes whole numbers below a limit, and raises where they would be larger."""
+    jit: Any = njit(nogil=True, error_model="python")
 
+    def int_(value: Any) -> Any:
+        return int(fits(value, limit))
 
-@jit
-def _round(value: Any) -> Any:  # with a number of digits Python rounds in another way
-    return round(fits(value))
+    def round_(value: Any) -> Any:  # with a number of digits Python rounds in another way
+        return round(fits(value, limit))
 
+    def floor(value: Any) -> Any:
+        return math.floor(fits(value, limit))
 
-@jit
-def _floor(value: Any) -> Any:
-    return math.floor(fits(value))
+    def ceil(value: Any) -> Any:
+        return math.ceil(fits(value, limit))
 
+    def sqrt(value: Any) -> Any:
+        if value < 0:
+            raise ValueError
+        return math.sqrt(value)
 
-@jit
-def _ceil(value: Any) -> Any:
-    return math.ceil(fits(value))
-
-
-@jit
-def _sqrt(value: Any) -> Any:
-    if value < 0:
-        raise ValueError
-    return math.sqrt(value)
-
-
-BUILTINS: Final = {"int": _int, "round": _round}
-
-MATH: Final = ModuleType("math")
-"""What of the module `math` gives the same compiled, to the last bit."""
-
-for _name in ("copysign", "e", "fabs", "inf", "isfinite", "isinf", "isnan", "nan", "pi", "tau"):
-    setattr(MATH, _name, getattr(math, _name))
-for _name, _function in (("floor", _floor), ("ceil", _ceil), ("trunc", _int), ("sqrt", _sqrt)):
-    setattr(MATH, _name, _function)
+    module = ModuleType("math")
+    for name in _SAME:
+        setattr(module, name, getattr(math, name))
+    for name, function in (("floor", floor), ("ceil", ceil), ("trunc", int_), ("sqrt", sqrt)):
+        setattr(module, name, jit(function))
+    return Checked({"int": jit(int_), "round": jit(round_)}, module)

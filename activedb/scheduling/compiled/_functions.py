@@ -16,10 +16,10 @@ from numba import types
 from numba.core.dispatcher import Dispatcher
 from numba.extending import overload
 
-from activedb.scheduling.compiled._checked import BUILTINS, MATH
+from activedb.scheduling.compiled._checked import checked
 from activedb.scheduling.compiled._rows import EXACT_MAX
 
-__all__ = ["BACK", "NotCompilable", "compilable", "key_of", "multiplies", "number_of"]
+__all__ = ["BACK", "Compiled", "NotCompilable", "key_of", "number_of"]
 
 BACK: Final = -1
 """Given for what a kernel leaves to Python: what raises, gives no number, or a very large one."""
@@ -27,6 +27,15 @@ BACK: Final = -1
 _BUILTINS = frozenset(
     {"abs", "bool", "enumerate", "float", "int", "len", "max", "min", "range", "round", "zip"}
 )
+
+
+PRODUCTS_MAX: Final = 2.0**31
+"""Up to there products of two whole numbers have 64 bits."""
+
+_WHOLE_MAX: Final = 2.0**62
+
+_OTHERS = frozenset({"inv", "invert", "ilshift", "ipow", "lshift", "pow", "sum"})
+"""Builtin functions that give something else when compiled."""
 
 
 class NotCompilable(Exception):
@@ -81,81 +90,125 @@ def _key_of(value: Any, size: Any) -> Any:
     return of_integer
 
 
-def multiplies(function: Callable[..., Any]) -> bool:
-    """Whether a function may make whole numbers out of proportion to those it is given."""
-    if function in (operator.mul, operator.imul):
-        return True
-    if not isinstance(function, FunctionType):
-        return False
-    instructions = dis.get_instructions(function.__code__)
-    if any(i.opname == "BINARY_OP" and i.argrepr.rstrip("=") == "*" for i in instructions):
-        return True
-    cells = [cell.cell_contents for cell in function.__closure__ or ()]
-    values = [function.__globals__.get(name) for name in function.__code__.co_names]
-    return any(isinstance(v, FunctionType) and multiplies(v) for v in (*cells, *values))
-
-
-def compilable(function: Callable[..., Any]) -> Any:
-    """A function as numba compiles it, such that it gives what it gives in Python.
+class Compiled:
+    """A user's function as numba compiles it, such that it gives what it gives in Python.
 
     Functions of Python that it calls are compiled with it. Whether numba can do it shows only when
     it is first called.
+
+    Parameters
+    ----------
+    function : callable
+
+    Attributes
+    ----------
+    dispatcher : object
+        What numba calls.
+    whole_max : float
+        How large whole numbers may be that it is given, for all it makes to have 64 bits.
 
     Raises
     ------
     NotCompilable
         If it uses what is known to give something else when compiled.
     """
-    return _compilable(function, ())
 
+    def __init__(self, function: Callable[..., Any]):
+        self._parts: list[tuple[FunctionType, Any]] = []  # all that is compiled with it
+        self._checked = checked(_WHOLE_MAX)
+        self.dispatcher: Any = self._compile(function, ())
+        self.whole_max = EXACT_MAX
+        if function in (operator.mul, operator.imul):
+            self.whole_max = PRODUCTS_MAX
+        if any(
+            instruction.opname == "BINARY_OP" and instruction.argrepr.rstrip("=") == "*"
+            for part, _ in self._parts
+            for instruction in dis.get_instructions(part)
+        ):  # again: what becomes a whole number in it must not be too large for a product
+            self._parts.clear()
+            self._checked = checked(PRODUCTS_MAX)
+            self.dispatcher = self._compile(function, ())
 
-def _compilable(function: Callable[..., Any], within: tuple[object, ...]) -> Any:
-    if isinstance(function, Dispatcher):
-        return function
-    if isinstance(function, BuiltinFunctionType):
-        known = function.__module__ in ("_operator", "builtins")
-        if known and function.__name__.lstrip("i") not in ("pow", "lshift", "sum"):
+    def check_types(self) -> None:
+        """After numba has told types: look how whole numbers are multiplied.
+
+        Raises
+        ------
+        NotCompilable
+            If they are in a loop, or more than once: in Python they have no end.
+        """
+        loops = any(
+            instruction.opname.startswith("JUMP_BACKWARD")
+            for part, _ in self._parts
+            for instruction in dis.get_instructions(part)
+        )
+        for part, dispatcher in self._parts:
+            large = any(
+                isinstance(constant, int) and abs(constant) > PRODUCTS_MAX
+                for constant in part.__code__.co_consts
+            )
+            for compiled in dispatcher.overloads.values():
+                products = sum(map(_is_whole_product, compiled.type_annotation.calltypes.items()))
+                if products:
+                    self.whole_max = PRODUCTS_MAX
+                if products and (loops or large or products > 1):
+                    raise NotCompilable(
+                        f"{part.__qualname__} multiplies whole numbers in a loop, or several times"
+                    )
+
+    def _compile(self, function: Callable[..., Any], within: tuple[object, ...]) -> Any:
+        if isinstance(function, Dispatcher):
             return function
-        raise NotCompilable(f"{function!r} is not compiled")
-    if not isinstance(function, FunctionType):
-        raise NotCompilable(f"{function!r} is no plain function")
-    if function in within:
-        raise NotCompilable(f"{function.__qualname__} calls itself")
-    if function.__defaults__ or function.__kwdefaults__:
-        raise NotCompilable(f"{function.__qualname__} has default values")
-    code = function.__code__
-    _check_code(function, code)
-    around = (*within, function)
-    names = {}
-    for name in code.co_names:
-        if name in function.__globals__:
-            names[name] = _inside(function.__globals__[name], around)
-        elif name in BUILTINS:
-            names[name] = BUILTINS[name]
-    if any(cell == CellType() for cell in function.__closure__ or ()):
-        raise NotCompilable(f"{function.__qualname__} refers to what is not there yet")
-    cells = tuple(
-        CellType(_inside(cell.cell_contents, around)) for cell in function.__closure__ or ()
-    )
-    copy = FunctionType(
-        code,
-        {"__builtins__": builtins, "__name__": function.__module__, **names},
-        function.__name__,
-        None,
-        cells,
-    )
-    return numba.njit(nogil=True, error_model="python")(copy)
+        if isinstance(function, BuiltinFunctionType):
+            known = function.__module__ in ("_operator", "builtins")
+            if known and function.__name__ not in _OTHERS:
+                return function
+            raise NotCompilable(f"{function!r} is not compiled")
+        if not isinstance(function, FunctionType):
+            raise NotCompilable(f"{function!r} is no plain function")
+        name = function.__qualname__
+        if function in within:
+            raise NotCompilable(f"{name} calls itself")
+        if function.__defaults__ or function.__kwdefaults__:
+            raise NotCompilable(f"{name} has default values")
+        if any(cell == CellType() for cell in function.__closure__ or ()):
+            raise NotCompilable(f"{name} refers to what is not there yet")
+        _check_code(function, function.__code__)
+        around = (*within, function)
+        known_names = function.__globals__
+        names = {
+            name: self._inside(known_names[name], around)
+            for name in function.__code__.co_names
+            if name in known_names
+        }
+        names = {**self._checked.builtins, **names}
+        names |= {"__builtins__": builtins, "__name__": function.__module__}
+        cells = [
+            CellType(self._inside(c.cell_contents, around)) for c in function.__closure__ or ()
+        ]
+        copy = FunctionType(function.__code__, names, function.__name__, None, tuple(cells))
+        dispatcher = numba.njit(nogil=True, error_model="python")(copy)
+        self._parts.append((function, dispatcher))
+        return dispatcher
+
+    def _inside(self, value: Any, within: tuple[object, ...]) -> Any:
+        """What a function refers to."""
+        if isinstance(value, FunctionType | BuiltinFunctionType):
+            return self._compile(value, within)
+        if value is math:
+            return self._checked.math
+        if isinstance(value, ModuleType):
+            raise NotCompilable(f"it uses the module {value.__name__}")
+        return value
 
 
-def _inside(value: Any, within: tuple[object, ...]) -> Any:
-    """What a function refers to."""
-    if isinstance(value, FunctionType | BuiltinFunctionType):
-        return _compilable(value, within)
-    if value is math:
-        return MATH
-    if isinstance(value, ModuleType):
-        raise NotCompilable(f"it uses the module {value.__name__}")
-    return value
+def _is_whole_product(called: tuple[Any, Any]) -> bool:
+    """Whether an expression of numba, with its types, is a product of whole numbers."""
+    expression, signature = called
+    if getattr(expression, "op", None) not in ("binop", "inplace_binop"):
+        return False
+    is_product = expression.fn in (operator.mul, operator.imul)
+    return is_product and isinstance(signature.return_type, types.Integer)
 
 
 def _check_code(function: FunctionType, code: CodeType) -> None:
@@ -164,11 +217,13 @@ def _check_code(function: FunctionType, code: CodeType) -> None:
     for instruction in dis.get_instructions(code):
         if instruction.opname == "BINARY_OP" and instruction.argrepr.rstrip("=") in ("**", "<<"):
             raise NotCompilable(f"{instruction.argrepr} overflows in another way when compiled")
+        if instruction.opname == "UNARY_INVERT":
+            raise NotCompilable("~ of a boolean gives something else when compiled")
         name = instruction.argval
         if instruction.opname == "LOAD_GLOBAL" and not _may_be_used(function, name):
             raise NotCompilable(f"{name} is not compiled")
         is_attribute = instruction.opname in ("LOAD_ATTR", "LOAD_METHOD")
-        if uses_math and is_attribute and not hasattr(MATH, name):
+        if uses_math and is_attribute and not hasattr(checked(_WHOLE_MAX).math, name):
             raise NotCompilable(f"math.{name} gives something else when compiled")
 
 

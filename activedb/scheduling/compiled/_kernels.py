@@ -13,21 +13,19 @@ from activedb.scheduling.compiled._batch import Ints
 from activedb.scheduling.compiled._conflicts import COUNT, SHIFT, Plan
 from activedb.scheduling.compiled._functions import (
     BACK,
+    Compiled,
     NotCompilable,
-    compilable,
     key_of,
-    multiplies,
     number_of,
 )
 from activedb.scheduling.compiled._layout import Layout
 from activedb.scheduling.compiled._log import window
-from activedb.scheduling.compiled._rows import Rows
+from activedb.scheduling.compiled._rows import EXACT_MAX, Rows
 from activedb.scheduling.compiled._source import source_of
 from activedb.scheduling.compiled._state import ColumnState
 
 __all__ = ["Kernel", "kernel_of"]
 
-_PRODUCTS_MAX = 2.0**31
 _NO_ROWS = np.empty(0, np.int64)
 _NO_EDGES = (np.empty(0, np.int32), np.empty(0, np.int32), np.empty(0, np.int32), _NO_ROWS)
 
@@ -45,12 +43,6 @@ class Kernel:
     Parameters
     ----------
     layout : Layout
-
-    Attributes
-    ----------
-    whole_max : float or None
-        Rows with larger whole numbers among arguments have to run in Python: products might not
-        have a place in 64 bits. None: nothing is multiplied.
 
     Raises
     ------
@@ -71,11 +63,17 @@ class Kernel:
             "window": window,
             **source.constants,
         }
-        names |= {name: compilable(function) for name, function in source.functions.items()}
+        self._functions = {name: Compiled(given) for name, given in source.functions.items()}
+        names |= {name: compiled.dispatcher for name, compiled in self._functions.items()}
         for text in (source.wrappers, source.kernel):
             exec(compile(text, f"<kernel of {layout.program.name}>", "exec"), names)  # noqa: S102
-        self.whole_max = _PRODUCTS_MAX if any(map(multiplies, source.functions.values())) else None
+        self._compiled = 0  # for how many kinds of columns
         self._kernel: Any = jitted(names["kernel"])
+
+    @property
+    def whole_max(self) -> float:
+        """Batches with larger whole numbers among arguments have to run in Python."""
+        return min((given.whole_max for given in self._functions.values()), default=EXACT_MAX)
 
     def arguments(self, rows: Rows, state: ColumnState) -> tuple[Any, ...]:
         """What it takes of rows and tables.
@@ -107,6 +105,10 @@ class Kernel:
         except Exception as error:  # no row is run: it is numba's own
             first = str(error).strip().splitlines()
             raise NotCompilable(" ".join(first[:3])) from error
+        if len(self._kernel.overloads) > self._compiled:
+            for function in self._functions.values():
+                function.check_types()
+            self._compiled = len(self._kernel.overloads)
 
     def in_turn(self, first: int, last: int, arguments: tuple[Any, ...]) -> int:
         """Run rows one after the other; the row that is left to Python, -1: none, all are run."""

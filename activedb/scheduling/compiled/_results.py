@@ -51,6 +51,8 @@ class ColumnResults:
         S-transactions of which `outputs` made none, as post-processing raised.
     decision : str
         How it was run: ``"serial"``, ``"parallel"``, ``"python"``; or ``"none"``, nothing was.
+    not_compiled : str or None
+        Why this batch was run in Python.
     """
 
     layout: Layout
@@ -59,6 +61,7 @@ class ColumnResults:
     refused: list[ColumnRefusal] = field(default_factory=list)
     failed_outputs: list[tuple[int, Exception]] = field(default_factory=list)
     decision: str = "none"
+    not_compiled: str | None = None
 
     def __len__(self) -> int:
         return len(self.rows)

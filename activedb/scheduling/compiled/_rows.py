@@ -122,11 +122,9 @@ class Rows:
         )
 
 
-def is_exact(column: Column, whole_max: float | None) -> bool:
+def is_exact(column: Column, whole_max: float) -> bool:
     """Whether compiled code and Python agree on all its numbers: up to `EXACT_MAX`, or less."""
-    if column.dtype == object:
-        return False
-    most = whole_max if whole_max is not None and column.dtype == np.int64 else EXACT_MAX
+    most = whole_max if column.dtype == np.int64 else EXACT_MAX
     return column.dtype == np.bool_ or within(column, most)
 
 

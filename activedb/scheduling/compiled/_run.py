@@ -199,7 +199,8 @@ class ColumnRun:
         if self.layout.has_history:
             log.reserve(total)
         try:
-            if self._is_compiled(rows):
+            results.not_compiled = self._why_python(rows)
+            if results.not_compiled is None:
                 rows.results = np.empty(total, np.float64)
                 self._run_compiled(rows, results)
             else:
@@ -241,21 +242,29 @@ class ColumnRun:
         except NotCompilable as error:
             self.not_compiled = str(error)
 
-    def _is_compiled(self, rows: Rows) -> bool:
-        """Whether such columns can be run compiled; compiles the kernel, the first time."""
+    def _why_python(self, rows: Rows) -> str | None:
+        """Why such columns cannot be run compiled; compiles the kernel, the first time."""
         if self.not_compiled is not None:
-            return False
-        for column, (_, is_key) in zip(rows.columns, self.layout.columns, strict=True):
-            if not is_key and not is_exact(column, self._kernel.whole_max):
-                return False
+            return self.not_compiled
+        given = [
+            (name, column)
+            for column, (name, is_key) in zip(rows.columns, self.layout.columns, strict=True)
+            if not is_key
+        ]
+        for name, column in given:
+            if column.dtype == object:
+                return f"{name} has values that are no numbers, or of several kinds"
         from activedb.scheduling.compiled._functions import NotCompilable
 
         try:
             self._kernel.compile(self._kernel.arguments(rows, self.state))
         except NotCompilable as error:
             self.not_compiled = str(error)
-            return False
-        return True
+            return self.not_compiled
+        for name, column in given:
+            if not is_exact(column, self._kernel.whole_max):
+                return f"{name} has numbers that compiled code might not compute exactly"
+        return None
 
     def _run_compiled(self, rows: Rows, results: ColumnResults) -> None:
         """Run rows serially or on threads, whichever is decided."""

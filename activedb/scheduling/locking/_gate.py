@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from activedb.errors import ConfigurationError
 from activedb.scheduling._s_transactions import At
 
 __all__ = ["Choose", "Gate", "Stopped", "Turns"]
@@ -19,10 +20,13 @@ class Stopped(BaseException):
 
 
 class Gate(Protocol):
-    """Hears of all that the threads of a run do; may hold them."""
+    """Hears of all that the threads of a run do; may hold them.
+
+    What one of its methods raises ends the run, which raises it.
+    """
 
     def start(self, threads: int) -> None:
-        """So many threads are about to begin."""
+        """A run begins, with so many threads."""
         ...
 
     def access(self, at: At, what: str) -> None:
@@ -49,13 +53,16 @@ class Gate(Protocol):
 class Turns:
     """Lets one s-transaction at a time go on, from access to access: a run that can be repeated.
 
-    When all threads stand at an access, wait for a lock, or have ended, one of those at an access
-    is chosen.
+    It is the seeded scheduler for tests of interleavings, of this package and of programs that
+    use it; other runs have no gate, as with it nothing happens at the same time. When all threads
+    stand at an access, wait for a lock, or have ended, one of those at an access is chosen. It may
+    be used for one run after the other, also after one that has failed.
 
     Parameters
     ----------
     choose : callable
-        ``choose(standing)``: one of the timestamps that it is given, which are sorted.
+        ``choose(standing)``: one of the timestamps that it is given, which are sorted. If it
+        raises, or gives another, the run ends with that error.
 
     Attributes
     ----------
@@ -63,6 +70,13 @@ class Turns:
         The accesses, in the order in which they were made.
     waiting : set of At
         Who waits for a lock; to be looked at by `choose`.
+
+    Examples
+    --------
+    >>> import random
+    >>> from activedb.scheduling.locking import LWM, Turns
+    >>> turns = Turns(random.Random(7).choice)  # the same seed: the same interleaving
+    >>> scheduler = LWM("row", threads=3, gate=turns)
     """
 
     def __init__(self, choose: Choose):
@@ -75,9 +89,12 @@ class Turns:
         self.waiting: set[At] = set()
 
     def start(self, threads: int) -> None:
-        """So many threads run from now on."""
+        """So many threads run from now on, and none of an earlier run."""
         with self._latch:
-            self._running += threads
+            self._running = threads
+            self._is_stopped = False
+            self._standing.clear()
+            self.waiting.clear()
 
     def access(self, at: At, what: str) -> None:
         """Stand until chosen.
@@ -127,7 +144,12 @@ class Turns:
             return
         if self._standing:
             chosen = self._choose(sorted(self._standing))
-            condition = self._standing.pop(chosen)
+            condition = self._standing.pop(chosen, None)
+            if condition is None:
+                raise ConfigurationError(
+                    f"the order of accesses chose {chosen!r}, which stands at none: choose one of "
+                    "the timestamps that are given"
+                )
             self._running = 1
             condition.notify()
         else:

@@ -79,6 +79,6 @@ def _is_hashable(key: object) -> bool:
     """Whether it can be a key at all; what cannot be is refused when it is accessed."""
     try:
         hash(key)
-    except TypeError:
+    except Exception:  # of a class of the user's, it may be any
         return False
     return True

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 
 from activedb.errors import AccessError
-from activedb.scheduling._s_transactions import At
+from activedb.scheduling._s_transactions import At, Outcome, STransaction
 from activedb.scheduling.locking._gate import Gate, Stopped
 from activedb.scheduling.locking._insertion import Lock, Locked
 from activedb.scheduling.locking._marks import Mark, Waiter
 from activedb.scheduling.locking._modes import Compatibility, Mode, blockers
 
-__all__ = ["LockTable", "just_after"]
+__all__ = ["LockTable", "insert_all", "just_after"]
 
 
 class LockTable:
@@ -149,6 +149,38 @@ class LockTable:
         if self._gate is not None:
             self._gate.unblocked(waiter.at)
         waiter.wake()
+
+
+def insert_all(
+    transactions: Sequence[STransaction],
+    table: LockTable,
+    locks_of: Callable[[STransaction], dict[Lock, None]],
+) -> dict[STransaction, dict[Lock, None]]:
+    """Insert the locks of all s-transactions of a run, in their order, and punctuate after them.
+
+    Returns
+    -------
+    dict
+        The locks of each, without those whose operations cannot name theirs: such an s-transaction,
+        made by hand of what is no operation or reference, aborts here.
+
+    Raises
+    ------
+    AccessError
+        If two have the same place.
+    """
+    inserted = {}
+    for transaction in transactions:
+        try:
+            locks = locks_of(transaction)
+        except Exception as error:
+            transaction.outcome = Outcome.of_error(error)
+            continue
+        table.insert(transaction.at, locks)
+        inserted[transaction] = locks
+    if inserted:
+        table.punctuate(just_after(max(transaction.at for transaction in inserted)))
+    return inserted
 
 
 def just_after(at: At) -> At:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from activedb.errors import ConfigurationError
-from activedb.scheduling._s_transactions import STransaction
+from activedb.scheduling._s_transactions import At, STransaction
 from activedb.scheduling.locking._gate import Gate, Stopped
+from activedb.scheduling.locking._insertion import Lock
+from activedb.scheduling.locking._lock_table import LockTable
 
-__all__ = ["check_threads", "run_in_order"]
+__all__ = ["Pool", "check_threads"]
 
 
 def check_threads(threads: int) -> int:
@@ -19,96 +21,119 @@ def check_threads(threads: int) -> int:
     return threads
 
 
-def run_in_order(
-    transactions: Sequence[STransaction],
-    work: Callable[[STransaction], None],
-    *,
-    threads: int,
-    stop: Callable[[], None],
-    gate: Gate | None = None,
-) -> None:
-    """Run s-transactions on threads, each begun when all before it have begun.
+class Pool:
+    """The threads of one run, and how it ends if something fails.
 
     Parameters
     ----------
-    transactions : sequence of STransaction
-        In the order in which they begin.
-    work : callable
-        Runs one; may block until one that is before it in the sequence has ended.
     threads : int
-        How many run at a time, at most. With one, or one s-transaction, the calling thread does.
-    stop : callable
-        Makes all that block, or will, raise `Stopped`.
+        How many s-transactions run at a time, at most. With one, or one s-transaction, the
+        calling thread runs them.
+    locks : LockTable, optional
+        For what they may have to wait.
     gate : Gate, optional
 
-    Raises
-    ------
-    BaseException
-        What `work` raises, the first time; no other begins then, and all threads have ended.
+    Latch: ``_latch``, with nothing else taken under it.
     """
-    _Pool(transactions, work, stop, gate).run(min(threads, len(transactions)))
 
-
-class _Pool:
-    """The threads of one run. Latch: ``_latch``, with nothing else taken under it."""
-
-    def __init__(
-        self,
-        transactions: Sequence[STransaction],
-        work: Callable[[STransaction], None],
-        stop: Callable[[], None],
-        gate: Gate | None,
-    ):
-        self._transactions = iter(transactions)
-        self._work = work
-        self._stop = stop
+    def __init__(self, threads: int, *, locks: LockTable | None = None, gate: Gate | None = None):
+        self._threads = threads
+        self._locks = locks
         self._gate = gate
         self._latch = threading.Lock()
         self._failure: BaseException | None = None
 
-    def run(self, threads: int) -> None:
+    @property
+    def is_gated(self) -> bool:
+        """Whether somebody hears of accesses."""
+        return self._gate is not None
+
+    def run(
+        self, transactions: Sequence[STransaction], work: Callable[[STransaction], None]
+    ) -> None:
+        """Run s-transactions, each begun when all before it in the sequence have begun.
+
+        Parameters
+        ----------
+        transactions : sequence of STransaction
+        work : callable
+            Runs one; may block until one that is before it in the sequence has ended.
+
+        Raises
+        ------
+        BaseException
+            What has failed first; no other begins then, and all threads have ended.
+        """
+        threads = min(self._threads, len(transactions))
+        left = iter(transactions)
+
+        def next_one() -> STransaction | None:
+            with self._latch:
+                return None if self._failure is not None else next(left, None)
+
+        def loop() -> None:
+            try:
+                while (transaction := next_one()) is not None:
+                    work(transaction)
+                if self._gate is not None:
+                    self._gate.leave()
+            except BaseException as error:
+                self._fail(error)
+
         if self._gate is not None:
             self._gate.start(threads)
         if threads == 1:
-            self._loop()
+            loop()
         else:
-            workers = [
-                threading.Thread(target=self._loop, name=f"s-transactions {number}")
-                for number in range(1, threads + 1)
-            ]
-            started: list[threading.Thread] = []
-            try:
-                for worker in workers:
-                    worker.start()
-                    started.append(worker)
-                for worker in workers:
-                    worker.join()
-            except BaseException as error:  # no thread to be had, or Ctrl-C
-                self._fail(error)
-                for worker in started:
-                    worker.join()
+            self._on_threads(threads, loop)
         if self._failure is not None:
             raise self._failure
 
-    def _loop(self) -> None:
+    def access(self, at: At, what: str, locks: Collection[Lock] = ()) -> None:
+        """Return when an s-transaction has locks, and may access what they are for.
+
+        It is called while a function of the user's reads. So whatever fails here fails the run
+        first: it is no error of the function's, and the function cannot hide it.
+
+        Raises
+        ------
+        Stopped
+            If the run has failed, here or elsewhere.
+        """
         try:
-            while (transaction := self._next()) is not None:
-                self._work(transaction)
+            if locks and self._locks is not None:
+                self._locks.request(at, locks)
             if self._gate is not None:
-                self._gate.leave()
-        except Stopped:
-            pass
+                self._gate.access(at, what)
         except BaseException as error:
             self._fail(error)
+            raise Stopped from error
 
-    def _next(self) -> STransaction | None:
+    def check(self) -> None:
+        """Raise `Stopped` if the run has failed: a function may have caught it as it read."""
         with self._latch:
-            return None if self._failure is not None else next(self._transactions, None)
+            if self._failure is not None:
+                raise Stopped
+
+    def _on_threads(self, threads: int, loop: Callable[[], None]) -> None:
+        started: list[threading.Thread] = []
+        try:
+            for number in range(1, threads + 1):
+                worker = threading.Thread(target=loop, name=f"s-transactions {number}")
+                worker.start()
+                started.append(worker)
+            for worker in started:
+                worker.join()
+        except BaseException as error:  # no thread to be had, or Ctrl-C
+            self._fail(error)
+            for worker in started:
+                worker.join()
 
     def _fail(self, error: BaseException) -> None:
         with self._latch:
             if self._failure is None:
                 self._failure = error
-        self._stop()
+        if self._locks is not None:
+            self._locks.stop()
         if self._gate is not None:
             self._gate.stop()

@@ -13,7 +13,7 @@ from activedb.scheduling._state import State
 from activedb.scheduling._tables import Ref
 from activedb.scheduling.locking._gate import Choose, Turns
 from activedb.scheduling.locking._lock_table import just_after
-from activedb.scheduling.locking._pool import check_threads, run_in_order
+from activedb.scheduling.locking._pool import Pool, check_threads
 from activedb.scheduling.locking._reading import resolving
 
 __all__ = ["PushBased"]
@@ -59,6 +59,7 @@ class PushBased:
         if not added:
             return
         gate = None if self._order is None else Turns(self._order)
+        pool = Pool(self.threads, gate=gate)
         latch = threading.Lock()
         last = min(transaction.at for transaction in added)
 
@@ -76,13 +77,13 @@ class PushBased:
                     return state.value(ref, _END)
                 return state.of(ref.table).window(ref.key, at.us - ref.window_us, _END)
 
-            read = resolving(newest, at, gate=gate)
-            writes, transaction.outcome = evaluate(transaction, read)
+            writes, outcome = evaluate(transaction, resolving(newest, at, pool))
+            pool.check()
             for item in writes:
-                if gate is not None:
-                    gate.access(at, f"write {item[0][item[1]]!r}")
+                pool.access(at, f"write {item[0][item[1]]!r}" if pool.is_gated else "")
                 write([item], at)
+            transaction.outcome = outcome
 
-        run_in_order(added, work, threads=self.threads, stop=lambda: None, gate=gate)
+        pool.run(added, work)
         if gate is not None:
             self.trace = gate.trace

@@ -1,14 +1,15 @@
-"""Reading a reference: computed keys first, each access through the gate."""
+"""Reading a reference: computed keys first, each access through the pool."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
 from activedb.scheduling._s_transactions import At
 from activedb.scheduling._tables import Computed, Ref, at_key
-from activedb.scheduling.locking._gate import Gate
+from activedb.scheduling.locking._insertion import Lock
+from activedb.scheduling.locking._pool import Pool
 
 __all__ = ["resolving"]
 
@@ -16,9 +17,9 @@ __all__ = ["resolving"]
 def resolving(
     read: Callable[[Ref], Any],
     at: At,
+    pool: Pool,
     *,
-    before: Callable[[Ref], None] | None = None,
-    gate: Gate | None = None,
+    locks: Callable[[Ref], Collection[Lock]] | None = None,
 ) -> Callable[[Ref], Any]:
     """A reader for the operations of one s-transaction.
 
@@ -28,9 +29,10 @@ def resolving(
         Gives the value of a reference whose key is known.
     at : At
         The s-transaction's timestamp.
-    before : callable, optional
-        Called with such a reference before it is read; may block.
-    gate : Gate, optional
+    pool : Pool
+        Whose thread reads.
+    locks : callable, optional
+        Those under which such a reference is read; by default the s-transaction has them already.
 
     Returns
     -------
@@ -41,10 +43,8 @@ def resolving(
     def read_any(ref: Ref) -> Any:
         if isinstance(ref.key, Computed):
             ref = replace(ref, key=at_key(ref, read_any))
-        if before is not None:
-            before(ref)
-        if gate is not None:
-            gate.access(at, f"read {ref!r}")
+        what = f"read {ref!r}" if pool.is_gated else ""
+        pool.access(at, what, () if locks is None else locks(ref))
         return read(ref)
 
     return read_any

@@ -7,9 +7,9 @@ from activedb.scheduling._scheduler import evaluate
 from activedb.scheduling._state import State
 from activedb.scheduling.locking._gate import Gate
 from activedb.scheduling.locking._insertion import Granularity, check_granularity, locks_of
-from activedb.scheduling.locking._lock_table import LockTable, just_after
+from activedb.scheduling.locking._lock_table import LockTable, insert_all
 from activedb.scheduling.locking._modes import FIGURE_3_S2PL
-from activedb.scheduling.locking._pool import check_threads, run_in_order
+from activedb.scheduling.locking._pool import Pool, check_threads
 from activedb.scheduling.locking._reading import resolving
 
 __all__ = ["S2PL"]
@@ -29,7 +29,7 @@ class S2PL:
     threads : int
         How many s-transactions run at a time, at most; those that wait for locks count.
     gate : Gate, optional
-        Chooses the order of accesses, for tests.
+        Chooses the order of accesses: `Turns`, for tests of interleavings.
     """
 
     name = "s2pl"
@@ -49,32 +49,29 @@ class S2PL:
 
         Raises
         ------
+        AccessError
+            If two s-transactions have the same place.
         BaseException
-            What a function raises that is no `Exception`, such as KeyboardInterrupt; some
-            s-transactions have no outcome then.
+            What a function raises that is no `Exception`, such as KeyboardInterrupt, and what the
+            gate raises.
+
+        After an error some s-transactions have no outcome; none of them is run later.
         """
         added, self._added = self._added, []
-        if not added:
-            return
         added.sort(key=lambda t: t.at)
         locks = LockTable(FIGURE_3_S2PL, self._gate)
-        needed = {}
-        for transaction in added:
-            needed[transaction.at] = locks_of(transaction, self.granularity)
-            locks.insert(transaction.at, needed[transaction.at])
-        locks.punctuate(just_after(added[-1].at))
+        needed = insert_all(added, locks, lambda t: locks_of(t, self.granularity))
+        pool = Pool(self.threads, locks=locks, gate=self._gate)
 
         def work(transaction: STransaction) -> None:
             at = transaction.at
-            locks.request(at, needed.pop(at))
-            writes, outcome = evaluate(
-                transaction, resolving(state.reader(at), at, gate=self._gate)
-            )
+            locks.request(at, needed[transaction])
+            writes, outcome = evaluate(transaction, resolving(state.reader(at), at, pool))
+            pool.check()
             if writes:
-                if self._gate is not None:
-                    self._gate.access(at, "write")
+                pool.access(at, "write")
                 state.write(writes, at)
             transaction.outcome = outcome
             locks.release(at)
 
-        run_in_order(added, work, threads=self.threads, stop=locks.stop, gate=self._gate)
+        pool.run(list(needed), work)

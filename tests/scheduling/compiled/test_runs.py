@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from activedb.errors import DefinitionError
+from activedb.events import event
 from activedb.scheduling import REMOVED, At, Program, ProgramRun, SerialOrder, SharedTable
 from activedb.scheduling.compiled import ColumnRun, ColumnState, EventBatch, supports
 
@@ -79,8 +80,38 @@ def test_results_outputs_are_those_of_post_processing() -> None:
         return (params["key"], outcome.results[0]) if params["x"] else None
 
     run = ColumnRun(program, decision="python")
-    batch = EventBatch.of_arrays(["E"], [0, 0], [1, 2], {"key": [3, 2], "x": [1, 0]})
-    assert list(run.feed(batch, 5).outputs()) == [(3, 5.0)]
+    params = {"key": [3, 2, 1], "x": [1, 0, None]}
+    results = run.feed(EventBatch.of_arrays(["E"], [0] * 3, [1, 2, 3], params), 5)
+    assert results.outputs() == [(3, 5.0)]
+    assert results.failed_outputs == []
+
+
+def test_results_outputs_that_fail_are_told_and_others_are_not_lost() -> None:
+    program = one_table(lambda value, x: value + x)
+
+    @program.post_process
+    def output(type_: str, params: Any, outcome: Any) -> Any:
+        return 1 / params["x"]
+
+    run = ColumnRun(program, decision="python")
+    batch = EventBatch.of_arrays(["E"], [0, 0], [1, 2], {"key": [3, 2], "x": [0, 2]})
+    results = run.feed(batch, 5)
+    assert results.outputs() == [0.5]
+    [(number, error)] = results.failed_outputs
+    assert (number, type(error)) == (0, ZeroDivisionError)
+
+
+def test_results_of_functions_that_give_no_numbers_are_in_outcomes_alone() -> None:
+    table = SharedTable("values", initial=4, size=4)
+    program = Program("one", [table])
+
+    @program.on("E")
+    def access(e: Any, access: Any) -> None:
+        access.read(table[e["key"]], function=lambda value: (value, value))
+
+    results = ColumnRun(program).feed(EventBatch.of_arrays(["E"], [0], [1], {"key": [3]}), 5)
+    assert np.isnan(results.values("E", 0)).all()
+    assert results.outcome(0).results == ((4.0, 4.0),)
 
 
 def test_changes_are_what_was_written_since_the_last_settlement() -> None:
@@ -93,6 +124,62 @@ def test_changes_are_what_was_written_since_the_last_settlement() -> None:
     keys, values, there = run.state.changes(table)
     assert (keys.tolist(), values.tolist(), there.tolist()) == ([1, 2], [4.0, 3.0], [False, True])
     assert run.state.newest(table) == {0: 1.0, 2: 3.0}
+
+
+def test_parameter_that_is_a_key_for_one_type_may_be_an_argument_for_another() -> None:
+    table = SharedTable("values", initial=4, size=4)
+    program = Program("two", [table])
+
+    @program.on("KEY")
+    def as_key(e: Any, access: Any) -> None:
+        access.write(table[e["x"]], lambda value: value + 1)
+
+    @program.on("ARGUMENT")
+    def as_argument(e: Any, access: Any) -> None:
+        access.write(table[0], lambda value, x: value + x, e["x"])
+
+    for xs in ([2, 2.5, 1], [2, -7, 1]):
+        run = ColumnRun(program)
+        batch = EventBatch.of_arrays(program.types, [0, 1, 0], [1, 2, 3], {"x": xs})
+        assert run.feed(batch, 5).committed.all()
+        assert run.state.newest(table) == {0: 4.0 + xs[1], 1: 5.0, 2: 5.0}
+
+
+def test_finish_moves_the_punctuation_past_what_it_ran() -> None:
+    run = run_one(lambda value, x: x, [1.0, 2.0])
+    run.feed(EventBatch.of_arrays(["E"], [0], [50], {"key": [0], "x": [3.0]}))
+    assert run.waiting == 1
+    assert len(run.finish()) == 1
+    late = run.feed(EventBatch.of_arrays(["E"], [0], [50], {"key": [0], "x": [4.0]}), 60)
+    assert [refusal.row for refusal in late.refused] == [0]
+    again = ColumnRun(run.program, state=run.state, punctuation_us=51)
+    assert len(again.feed(EventBatch.of_arrays(["E"], [0], [9], {"key": [0], "x": [1.0]})).refused)
+
+
+def test_run_that_was_interrupted_leaves_chains_of_versions_whole() -> None:
+    class Stop(BaseException):
+        pass
+
+    stops = [True]
+
+    def function(value: float, x: float) -> float:
+        if x == 2 and stops:
+            raise Stop
+        return x
+
+    run = ColumnRun(one_table(function, history=1), decision="python")
+    table = run.program.tables[0]
+
+    def feed(start: int) -> None:
+        us = np.arange(start, start + 4)
+        params = {"key": np.zeros(4, int), "x": np.arange(4.0)}
+        run.feed(EventBatch.of_arrays(["E"], np.zeros(4, int), us, params), start + 10)
+
+    with pytest.raises(Stop):
+        feed(0)
+    stops.clear()
+    feed(10)
+    assert [value for _, value in run.state.all(table)[0]] == [0.0, 1.0, 0.0, 1.0, 2.0, 3.0]
 
 
 # -- which functions are compiled ------------------------------------------------------------------
@@ -139,6 +226,16 @@ def with_itself(value: float, x: float) -> float:
     return value if x <= 0 else with_itself(value, x - 1)
 
 
+def with_products(value: float, x: int) -> float:
+    for _ in range(40):
+        x = x * 31 + 7
+    return float(x % 1000)
+
+
+def with_inversion(value: float, x: int) -> float:
+    return value + ~int(x)
+
+
 def with_text(value: float, x: float) -> float:
     return float(f"{value + x}")
 
@@ -152,6 +249,7 @@ def with_text(value: float, x: float) -> float:
         (with_default, "has default values"),
         (with_list, "sorted is not compiled"),
         (with_itself, "calls itself"),
+        (with_inversion, "~ of a boolean"),
         (math.hypot, "is not compiled"),
         (max, None),
     ],
@@ -171,6 +269,13 @@ def test_functions_that_would_give_something_else_stay_in_python(
     assert run.state.newest(table) == python.state.newest(other)
 
 
+def test_function_that_multiplies_whole_numbers_in_a_loop_stays_in_python() -> None:
+    run = run_one(with_products, np.array([3, 4]))
+    assert "multiplies whole numbers in a loop" in str(run.not_compiled)
+    expected = {key: with_products(0.0, x) for key, x in ((0, 3), (1, 4))}
+    assert run.state.newest(run.program.tables[0]) == expected
+
+
 def test_function_that_numba_cannot_compile_runs_in_python() -> None:
     run = run_one(with_text, np.array([1.5]))
     assert run.not_compiled is not None
@@ -182,7 +287,7 @@ def remainder(value: float, x: float) -> float:
 
 
 def rounded(value: float, x: float) -> float:
-    return math.floor(x) + round(x) * 10 + math.ceil(x) * 100 + int(x) * 1000
+    return math.floor(x) + round(x) * 0.1 + math.ceil(x) * 7.0 + int(x) * 0.5
 
 
 def root(value: float, x: float) -> float:
@@ -190,7 +295,7 @@ def root(value: float, x: float) -> float:
 
 
 def product(value: float, x: float) -> float:
-    return float(x * x % 1000)
+    return float(int(x) * 1000 % 997)
 
 
 @pytest.mark.parametrize("function", [remainder, rounded, root, product])
@@ -206,6 +311,16 @@ def test_numbers_that_have_no_place_in_64_bits_are_those_of_python(function: Any
 def test_arguments_that_are_not_exact_run_in_python() -> None:
     for x in (2**53 + 1, 2**70, 1e300, math.inf, math.nan):
         assert not run_one(lambda value, x: value if x else x, [x]).not_compiled
+
+
+def test_large_whole_numbers_are_compiled_where_none_are_multiplied() -> None:
+    for xs, said in (([2**40], None), ([2**60], "x has numbers"), ([2**70], "x has values")):
+        run = ColumnRun(one_table(lambda value, x: value * 2.0 + x))
+        batch = EventBatch.of_arrays(["E"], [0], [1], {"key": [0], "x": xs})
+        results = run.feed(batch, 10)
+        assert str(results.not_compiled).startswith(str(said))
+        assert run.not_compiled is None
+        assert run.state.newest(run.program.tables[0]) == {0: 8.0 + xs[0]}
 
 
 # -- decisions -------------------------------------------------------------------------------------
@@ -276,6 +391,15 @@ def test_run_on_any_number_of_threads_gives_the_serial_order(threads: int) -> No
         compare(WINDOWED, run, events_of(WINDOWED, ("key", "other"), seed, 600), seed)
 
 
+def test_run_in_small_parts_with_rows_left_to_python_gives_the_serial_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("activedb.scheduling.compiled._run._CHUNK_S", 4e-5)
+    for seed in range(3):
+        run = ColumnRun(LEDGER, threads=3, decision="parallel")
+        compare(LEDGER, run, events_of(LEDGER, ("from", "to"), seed, 600), seed)
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [({"decision": "magic"}, "a decision is one of"), ({"threads": 0}, "threads is a whole")],
@@ -308,6 +432,34 @@ def access_that_asks_for_none(e: Any, access: Any) -> None:
 
 def access_that_lets_another_ask(e: Any, access: Any) -> None:
     access_that_asks_for_none(e, access)
+
+
+def access_that_catches(e: Any, access: Any) -> None:
+    try:
+        key = int(e["x"])
+    except Exception:
+        key = 0
+    access.read(TABLE[key])
+
+
+def access_that_asks_within(e: Any, access: Any) -> None:
+    access.read(*(TABLE[0] for name in ("x", "y") if e[name] is not None))
+
+
+def access_that_gives_a_list(e: Any, access: Any) -> None:
+    access.write(TABLE[0], put_all, [e["x"]])
+
+
+def access_that_gives_all(e: Any, access: Any) -> None:
+    access.write(TABLE[0], put_all, e)
+
+
+def access_that_calls_a_method(e: Any, access: Any) -> None:
+    access.read(TABLE[e["x"].strip()])
+
+
+def put_all(value: float, xs: Any) -> float:
+    return value if xs is None else value + len(xs)
 
 
 def access_that_counts(e: Any, access: Any) -> None:
@@ -359,11 +511,16 @@ def access_with_a_partial_function(e: Any, access: Any) -> None:
         (access_that_compares, "depends on the value of x"),
         (access_that_asks_for_none, "whether something is something"),
         (access_that_lets_another_ask, "whether something is something"),
+        (access_that_catches, "depends on the value of x"),
+        (access_that_asks_within, "whether something is something"),
+        (access_that_gives_a_list, "put_all holds a parameter"),
+        (access_that_gives_all, "put_all holds a parameter"),
+        (access_that_calls_a_method, "depends on the value of x"),
         (access_that_tells, "what isinstance tells"),
         (access_that_closes_over_the_event, "holds a parameter"),
         (access_that_closes_over_a_parameter, "holds a parameter"),
         (access_with_a_partial_function, "holds a parameter"),
-        (access_that_counts, "depends on a parameter"),
+        (access_that_counts, "depends on the value of key"),
         (access_that_asks, "whether there is a key"),
         (access_of_a_range, "by a range"),
         (access_of_a_window, "without a function that folds it"),
@@ -389,6 +546,9 @@ def test_program_of_the_short_form_or_with_pre_processing_or_without_size_is_ref
     pre.pre_process(lambda type_, params: params)
     assert "pre-processes" in str(supports(pre))
     assert "has no size" in str(supports(Program("loose", [loose])))
+    ruled = Program("ruled", [table])
+    ruled.rule(event("E"), reads=lambda o: [table[0]])(lambda t, o: None)
+    assert "has rules" in str(supports(ruled))
     assert supports(LEDGER) is None
     with pytest.raises(DefinitionError, match="short form"):
         ColumnRun(short)

@@ -5,39 +5,14 @@ from __future__ import annotations
 import itertools
 import operator
 import threading
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from activedb.scheduling import Abort, Access, At, Scheduler, SharedTable, State, STransaction
-from activedb.scheduling.locking import LWM, S2PL, Gate, PushBased, Turns
+from activedb.scheduling import At, SharedTable, State, STransaction
+from activedb.scheduling.locking import LWM, Turns
+from tests.scheduling.locking.runs import KINDS, a, b, made, run, scheduler
 from tests.scheduling.locking.ward import at
-
-KINDS = ["s2pl table", "s2pl row", "lwm table", "lwm row"]
-a = SharedTable("a", key=int, initial=0)
-b = SharedTable("b", key=int, initial=0)
-
-
-def scheduler(kind: str, threads: int, gate: Gate | None = None) -> Scheduler:
-    protocol, granularity = kind.split()
-    return (S2PL if protocol == "s2pl" else LWM)(granularity, threads=threads, gate=gate)
-
-
-def made(place: At, *steps: Callable[[Access], None]) -> STransaction:
-    access = Access()
-    for step in steps:
-        step(access)
-    return STransaction(place, "X", {}, tuple(access.operations))
-
-
-def run(chosen: Scheduler, transactions: Sequence[STransaction]) -> State:
-    state = State([a, b])
-    for transaction in transactions:
-        chosen.add(transaction)
-    chosen.run(state)
-    return state
-
 
 # -- nothing hangs -------------------------------------------------------------------------------
 
@@ -101,67 +76,6 @@ def test_scheduler_runs_what_is_added_after_a_run(kind: str) -> None:
         chosen.add(made(at(n), lambda t: t.write(a[1], operator.add, 1)))
         chosen.run(state)
     assert state.of(a).newest() == {1: 8}
-
-
-# -- failures ------------------------------------------------------------------------------------
-
-
-class Interrupted(BaseException):
-    """As Ctrl-C is: no function's own error."""
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("threads", [1, 3])
-def test_what_is_no_exception_ends_the_run_and_wakes_all_who_wait(kind: str, threads: int) -> None:
-    before = threading.active_count()
-
-    def fail(value: int) -> int:
-        raise Interrupted
-
-    transactions = [made(at(1), lambda t: t.write(a[1], fail))] + [
-        made(at(n), lambda t: t.write(a[1], operator.add, 1)) for n in range(2, 8)
-    ]
-    with pytest.raises(Interrupted):
-        run(scheduler(kind, threads), transactions)
-    assert threading.active_count() == before
-    assert all(t.outcome is None for t in transactions)
-
-
-def test_choice_that_fails_ends_the_run() -> None:
-    def choose(standing: Sequence[At]) -> At:
-        raise Interrupted
-
-    for kind in KINDS:
-        with pytest.raises(Interrupted):
-            run(
-                scheduler(kind, 3, Turns(choose)),
-                [made(at(n), lambda t: t.write(a[1], operator.add, 1)) for n in range(5)],
-            )
-    with pytest.raises(Interrupted):
-        run(PushBased(choose), [made(at(n), lambda t: t.read(a[1])) for n in range(5)])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_later_ones_never_see_what_an_aborted_one_would_have_written(kind: str) -> None:
-    def give_up() -> None:
-        raise Abort("no more")
-
-    for threads in (1, 2, 4):
-        aborted = made(
-            at(2),
-            lambda t: t.write(a[1], operator.add, 100),
-            lambda t: t.read(b[1], function=lambda value: give_up()),
-        )
-        reader = made(at(3), lambda t: t.read(a[1]))
-        state = run(
-            scheduler(kind, threads),
-            [reader, aborted, made(at(1), lambda t: t.write(a[1], operator.add, 1))],
-        )
-        assert aborted.outcome is not None
-        assert aborted.outcome.reason == "no more"
-        assert reader.outcome is not None
-        assert reader.outcome.results == (1,)
-        assert state.of(a).all() == {1: ((at(1), 1),)}
 
 
 # -- waiting for what is outside -----------------------------------------------------------------
