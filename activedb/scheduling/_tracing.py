@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dis
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextvars import ContextVar
 from functools import partial
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
@@ -14,7 +14,7 @@ from activedb.scheduling._operations import Operation, Read, Write
 from activedb.scheduling._program import Program
 from activedb.scheduling._tables import Computed, Parameter, Range, Ref, SharedTable
 
-__all__ = ["NotTraceable", "parameters_of", "traced"]
+__all__ = ["NotTraceable", "traced"]
 
 _TELLING = frozenset({"callable", "getattr", "hasattr", "id", "isinstance", "issubclass", "type"})
 _EMPTY = CellType()
@@ -132,24 +132,6 @@ def traced(program: Program, type_: str) -> tuple[Operation, ...]:
         else _write(operation)
         for operation in operations
     )
-
-
-def parameters_of(operations: tuple[Operation, ...]) -> Iterator[Parameter]:
-    """The parameters that templates take of an event, each as often as it occurs."""
-    for operation in operations:
-        assert isinstance(operation, Read | Write)
-        for ref in (*operation.targets, *operation.direct):
-            yield from _of_ref(ref)
-        yield from (arg for arg in operation.args if isinstance(arg, Parameter))
-
-
-def _of_ref(ref: Ref) -> Iterator[Parameter]:
-    if isinstance(ref.key, Parameter):
-        yield ref.key
-    elif isinstance(ref.key, Computed):
-        for read in ref.key.reads:
-            yield from _of_ref(read)
-        yield from (arg for arg in ref.key.args if isinstance(arg, Parameter))
 
 
 def _check_code(access: object, seen: set[object]) -> None:

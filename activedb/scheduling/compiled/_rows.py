@@ -12,7 +12,7 @@ from activedb.compiler import jit
 from activedb.scheduling._s_transactions import At, Outcome
 from activedb.scheduling.compiled._batch import Column, Ints
 
-__all__ = ["EXACT_MAX", "RAISED", "Rows", "is_exact"]
+__all__ = ["EXACT_MAX", "RAISED", "Rows", "is_exact", "split"]
 
 EXACT_MAX: Final = 2.0**53
 """Up to there all whole numbers are floats."""
@@ -120,6 +120,21 @@ class Rows:
             {name: _joined([_of(part, name) for part in parts]) for name in names},
             [_joined(list(columns)) for columns in zip(*(p.columns for p in parts), strict=True)],
         )
+
+
+def split(parts: list[Rows], punctuation_us: int) -> tuple[list[Rows], list[Rows]]:
+    """Those that a punctuation has passed, and those that wait."""
+    passed, waiting = [], []
+    for rows in parts:
+        if rows.us.max() < punctuation_us:
+            passed.append(rows)
+            continue
+        before = rows.us < punctuation_us
+        if before.any():
+            passed.append(rows.take(before))
+            rows = rows.take(~before)
+        waiting.append(rows)
+    return passed, waiting
 
 
 def is_exact(column: Column, whole_max: float) -> bool:

@@ -18,7 +18,7 @@ from activedb.scheduling.compiled._conflicts import Planner
 from activedb.scheduling.compiled._layout import Layout
 from activedb.scheduling.compiled._plain import PlainLoop
 from activedb.scheduling.compiled._results import ColumnRefusal, ColumnResults
-from activedb.scheduling.compiled._rows import Rows, is_exact
+from activedb.scheduling.compiled._rows import Rows, is_exact, split
 from activedb.scheduling.compiled._state import ColumnState
 from activedb.scheduling.compiled._threads import run_plan
 
@@ -127,7 +127,8 @@ class ColumnRun:
             results = ColumnResults(self.layout, self._nothing())
         else:
             self.punctuation_us = punctuation_us
-            results = self._run(self._passed(punctuation_us))
+            passed, self._waiting = split(self._waiting, punctuation_us)
+            results = self._run(Rows.joined(passed) if passed else self._nothing())
             self.state.trim(At(punctuation_us, "", 0))
         results.refused = refused
         return results
@@ -160,21 +161,6 @@ class ColumnRun:
         if len(rows):
             self._waiting.append(rows)
         return refused
-
-    def _passed(self, punctuation_us: int) -> Rows:
-        """Take those out of what waits that a punctuation has passed."""
-        passed, waiting = [], []
-        for rows in self._waiting:
-            if rows.us.max() < punctuation_us:
-                passed.append(rows)
-                continue
-            before = rows.us < punctuation_us
-            if before.any():
-                passed.append(rows.take(before))
-                rows = rows.take(~before)
-            waiting.append(rows)
-        self._waiting = waiting
-        return Rows.joined(passed) if passed else self._nothing()
 
     def _nothing(self) -> Rows:
         none = np.empty(0, np.int64)

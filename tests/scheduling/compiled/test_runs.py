@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,9 @@ from .shapes import LEDGER, WINDOWED
 from .twins import Event, batch_of, compare, events_of
 
 
+@cache
 def one_table(function: Any, **table: Any) -> Program:
+    """A program of one operation; one for each function, which is compiled once."""
     values = SharedTable("values", initial=4, size=4, **table)
     program = Program("one", [values])
 
@@ -73,7 +75,7 @@ def test_results_values_are_columns_by_type_and_operation(decision: str) -> None
 
 
 def test_results_outputs_are_those_of_post_processing() -> None:
-    program = one_table(lambda value, x: value + x)
+    program = one_table.__wrapped__(lambda value, x: value + x)
 
     @program.post_process
     def output(type_: str, params: Any, outcome: Any) -> Any:
@@ -87,7 +89,7 @@ def test_results_outputs_are_those_of_post_processing() -> None:
 
 
 def test_results_outputs_that_fail_are_told_and_others_are_not_lost() -> None:
-    program = one_table(lambda value, x: value + x)
+    program = one_table.__wrapped__(lambda value, x: value + x)
 
     @program.post_process
     def output(type_: str, params: Any, outcome: Any) -> Any:
@@ -310,12 +312,16 @@ def test_numbers_that_have_no_place_in_64_bits_are_those_of_python(function: Any
 
 def test_arguments_that_are_not_exact_run_in_python() -> None:
     for x in (2**53 + 1, 2**70, 1e300, math.inf, math.nan):
-        assert not run_one(lambda value, x: value if x else x, [x]).not_compiled
+        assert not run_one(remainder, [x]).not_compiled
+
+
+def doubled(value: float, x: float) -> float:
+    return value * 2.0 + x
 
 
 def test_large_whole_numbers_are_compiled_where_none_are_multiplied() -> None:
     for xs, said in (([2**40], None), ([2**60], "x has numbers"), ([2**70], "x has values")):
-        run = ColumnRun(one_table(lambda value, x: value * 2.0 + x))
+        run = ColumnRun(one_table(doubled))
         batch = EventBatch.of_arrays(["E"], [0], [1], {"key": [0], "x": xs})
         results = run.feed(batch, 10)
         assert str(results.not_compiled).startswith(str(said))
