@@ -16,6 +16,7 @@ from numba import types
 from numba.core.dispatcher import Dispatcher
 from numba.extending import overload
 
+from activedb.scheduling.compiled._arrays import misuse_of_array
 from activedb.scheduling.compiled._checked import checked
 from activedb.scheduling.compiled._rows import EXACT_MAX
 
@@ -34,8 +35,11 @@ PRODUCTS_MAX: Final = 2.0**31
 
 _WHOLE_MAX: Final = 2.0**62
 
-_OTHERS = frozenset({"inv", "invert", "ilshift", "ipow", "lshift", "pow", "sum"})
-"""Builtin functions that give something else when compiled."""
+_OTHERS = frozenset(
+    {"inv", "invert", "ilshift", "ipow", "lshift", "pow", "sum"}
+    | {"contains", "countOf", "delitem", "getitem", "indexOf", "not_", "setitem", "truth"}
+)
+"""Builtin functions that give something else when compiled, some of them only of windows."""
 
 
 class NotCompilable(Exception):
@@ -130,13 +134,19 @@ class Compiled:
             self.dispatcher = self._compile(function, ())
 
     def check_types(self) -> None:
-        """After numba has told types: look how whole numbers are multiplied.
+        """After numba has told types: look what is done to windows and to whole numbers.
 
         Raises
         ------
         NotCompilable
-            If they are in a loop, or more than once: in Python they have no end.
+            If a window is used other than by its length and in a loop (`_arrays`), or if whole
+            numbers are multiplied in a loop, or more than once: in Python they have no end.
         """
+        for part, dispatcher in self._parts:
+            for compiled in dispatcher.overloads.values():
+                misuse = misuse_of_array(compiled.type_annotation)
+                if misuse is not None:
+                    raise NotCompilable(f"{part.__qualname__} {misuse}")
         loops = any(
             instruction.opname.startswith("JUMP_BACKWARD")
             for part, _ in self._parts

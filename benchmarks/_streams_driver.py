@@ -1,0 +1,208 @@
+"""Runs programs over events in batches, and tells when each s-transaction has ended.
+
+All events of a batch are there, in columns in memory, when its run begins; then they are made into
+s-transactions, planned, run. An event's latency is from then to the end of its s-transaction.
+"""
+
+from __future__ import annotations
+
+import math
+import select
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from activedb.scheduling import (
+    At,
+    Operation,
+    Outcome,
+    Program,
+    Scheduler,
+    State,
+    STransaction,
+    s_transaction_of,
+)
+from activedb.scheduling.compiled import ColumnRun
+from benchmarks._streams_collector import frozen
+from benchmarks._streams_loads import Batches
+
+__all__ = ["Driven", "Stamped", "Waiting", "drive", "drive_columns", "percentile", "wait"]
+
+
+def wait(wait_s: float) -> None:
+    """Wait as for I/O: in the kernel, without the interpreter's lock."""
+    select.select((), (), (), wait_s)
+
+
+class Waiting(Operation):
+    """An operation that waits for something outside before it does what another one does."""
+
+    __slots__ = ("_operation", "_wait_s")
+
+    def __init__(self, operation: Operation, wait_s: float):
+        self.targets = operation.targets
+        self.sources = operation.sources
+        self._operation = operation
+        self._wait_s = wait_s
+
+    def evaluate(self, read: Callable[[Any], Any]) -> Any:
+        wait(self._wait_s)
+        return self._operation.evaluate(read)
+
+
+class Stamped(STransaction):
+    """One that knows when it has ended.
+
+    Attributes
+    ----------
+    ended_s : float
+        By ``time.perf_counter``.
+    """
+
+    __slots__ = ("_outcome", "ended_s")
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """None until it has ended."""
+        return self._outcome
+
+    @outcome.setter
+    def outcome(self, outcome: Outcome | None) -> None:
+        self._outcome = outcome
+        self.ended_s = time.perf_counter()
+
+
+@dataclass(slots=True)
+class Driven:
+    """What came of it.
+
+    Attributes
+    ----------
+    events, operations, aborted : int
+    seconds : float
+        Wall clock, from columns to committed state.
+    latencies_s : list of float
+        Of events.
+    per_batch : list of Driven
+        The same of each batch.
+    decision : str
+        What was decided last, of a scheduler that decides.
+    """
+
+    events: int = 0
+    operations: int = 0
+    aborted: int = 0
+    seconds: float = 0.0
+    latencies_s: list[float] = field(default_factory=list)
+    per_batch: list[Driven] = field(default_factory=list)
+    decision: str = ""
+
+    @property
+    def per_s(self) -> float:
+        """Events per second."""
+        return self.events / self.seconds
+
+    def add(self, batch: Driven) -> None:
+        """Take a batch in."""
+        self.events += batch.events
+        self.operations += batch.operations
+        self.aborted += batch.aborted
+        self.seconds += batch.seconds
+        self.latencies_s += batch.latencies_s
+        self.decision = batch.decision
+        self.per_batch.append(batch)
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The value that so many of 100 do not exceed."""
+    return sorted(values)[max(math.ceil(percent / 100 * len(values)), 1) - 1]
+
+
+def drive(
+    program: Program,
+    parts: Iterable[Any],
+    scheduler: Scheduler,
+    *,
+    wait_s: float = 0.0,
+    state: State | None = None,
+) -> Driven:
+    """Run a program over batches by a scheduler that takes s-transactions one by one.
+
+    Parameters
+    ----------
+    program : Program
+    parts : iterable of EventColumns
+        A punctuation follows each.
+    scheduler : Scheduler
+    wait_s : float
+        How long each operation waits.
+    state : State, optional
+    """
+    state = State(program.tables) if state is None else state
+    driven = Driven()
+    with frozen():
+        for part in parts:
+            driven.add(_drive_batch(program, part, scheduler, wait_s, state, driven.events))
+    return driven
+
+
+def _drive_batch(
+    program: Program, part: Any, scheduler: Scheduler, wait_s: float, state: State, before: int
+) -> Driven:
+    began_s = time.perf_counter()
+    transactions = []
+    for arrival, event in enumerate(part.occurrences(), before + 1):
+        made = s_transaction_of(program, event, At(event.us, "", arrival))
+        assert isinstance(made, STransaction), "the generator made an event that is refused"
+        operations = made.operations
+        if wait_s:
+            operations = tuple(Waiting(operation, wait_s) for operation in operations)
+        transaction = Stamped(made.at, made.type, made.params, operations)
+        scheduler.add(transaction)
+        transactions.append(transaction)
+    scheduler.run(state)
+    state.trim(At(int(part.us.max()) + 1, "", 0))
+    seconds = time.perf_counter() - began_s
+    return Driven(
+        len(transactions),
+        sum(len(t.operations) for t in transactions),
+        sum(t.outcome is not None and not t.outcome.committed for t in transactions),
+        seconds,
+        [t.ended_s - began_s for t in transactions],
+        decision=_decision(scheduler),
+    )
+
+
+def _decision(scheduler: Any) -> str:
+    reports = getattr(scheduler, "last", ())
+    return "; ".join(decision_name(report.decision) for report in reports)
+
+
+def decision_name(decision: Any) -> str:
+    """A decision in few words."""
+    if decision.explore == "serial":
+        return "serial"
+    return f"{decision.explore}, {decision.unit}, {decision.abort}"
+
+
+def drive_columns(run: ColumnRun, batches: Batches) -> Driven:
+    """Feed batches to a run over columns; all events of one end together."""
+    driven = Driven()
+    for batch, punctuation_us in batches:
+        with frozen():
+            began_s = time.perf_counter()
+            results = run.feed(batch, punctuation_us)
+            if punctuation_us is None:
+                results = run.finish()
+            seconds = time.perf_counter() - began_s
+        driven.add(
+            Driven(
+                len(batch),
+                seconds=seconds,
+                aborted=len(results) - int(results.committed.sum()),
+                latencies_s=[seconds] * len(batch),
+                decision=results.decision,
+            )
+        )
+    return driven
