@@ -24,7 +24,13 @@ from activedb.scheduling.tpg._vertex import (
     move_name,
 )
 
-__all__ = ["Execution", "OnMove"]
+__all__ = ["RUNS_MAX", "Execution", "OnMove"]
+
+RUNS_MAX = 5
+"""So often are operations run at most, in the mean of a TPG: once, and redone four times.
+
+Beyond that not even five threads that never wait would be faster than one in the serial order.
+"""
 
 OnMove = Callable[[Vertex, OperationState, OperationState, str], None]
 
@@ -53,6 +59,10 @@ class Execution:
         How many operations have still to be run.
     running : int
         How many are being run.
+    runs, runs_max : int
+        How many runs were begun, speculative ones among them; how many may be.
+    gave_up : bool
+        Whether there would have been more: what is not settled is left to `run_rest`.
     stirred : bool
         Whether there may be something to take for workers that were told to wait; whoever tells
         them sets it to False.
@@ -75,6 +85,9 @@ class Execution:
         self.decision = decision
         self.todo = graph.operations
         self.running = 0
+        self.runs = 0
+        self.runs_max = RUNS_MAX * graph.operations
+        self.gave_up = False
         self.stirred = False
         self.failed: list[Node] = []
         self.aborts = Aborts(self)
@@ -95,17 +108,22 @@ class Execution:
 
     def take(self, worker: int) -> Vertex | Take:
         """An operation to run, or that there is none now, or that all is done."""
-        taken = self._exploration.take(worker)
-        if taken is Take.WAIT and self._speculation is not None:
-            guess = self._speculation.take()
-            if guess is not None:
-                taken = guess
+        taken = self._ended() if self.gave_up else self._exploration.take(worker)
+        if taken is Take.WAIT and self._speculation is not None and not self.gave_up:
+            taken = self._speculation.take() or taken
         if isinstance(taken, Vertex):
+            if self.runs >= self.runs_max:
+                self.gave_up = self.stirred = True
+                return self._ended()
             taken.running = True
             self.running += 1
+            self.runs += 1
             if taken.node.vertices[0] is taken:
                 taken.node.coordinator = worker
         return taken
+
+    def _ended(self) -> Take:
+        return Take.WAIT if self.running else Take.DONE
 
     def feeds_others(self) -> bool:
         """Whether there may be something to take beside what was taken last."""
@@ -135,6 +153,8 @@ class Execution:
         vertex.running = False
         if not self.running:
             self.stirred = True
+        if self.gave_up:
+            return  # it will be run again with the rest
         resolved: list[Vertex] = []
         if vertex.guessing:
             assert self._speculation is not None
@@ -163,7 +183,7 @@ class Execution:
         resolved: list[Vertex],
     ) -> None:
         """What an operation has made, of what it really reads, takes effect."""
-        if effect is not None and self._clashes(vertex, effect):
+        if effect is not None and vertex.node.clashes(vertex, effect):
             error = AccessError("two operations of one s-transaction write the same key")
         self.close(vertex)
         if error is None:
@@ -184,20 +204,6 @@ class Execution:
         else:
             self.stirred = True
             self._exploration.fail(worker, vertex)
-
-    def _clashes(self, vertex: Vertex, effect: Effect) -> bool:
-        """Whether an operation writes a key that its s-transaction has written already."""
-        node = vertex.node
-        if node.writers is None and len(effect.writes) < 2:
-            return False
-        keys = [(table.name, key) for table, key, _ in effect.writes]
-        writers = node.writers or {}
-        if len(set(keys)) < len(keys) or any(key in writers for key in keys):
-            node.clash = True
-            return True
-        if node.writers is not None:
-            node.writers.update(dict.fromkeys(keys, vertex))
-        return False
 
     # -- dependencies ----------------------------------------------------------------------------
 

@@ -126,7 +126,7 @@ def _chain_of(vertex: Vertex) -> Hashable:
             return vertex
         try:
             hash(ref.key)
-        except TypeError:
+        except Exception:
             return vertex  # it cannot be a key, so the operation will fail
         return ref.table.name, ref.key
     return vertex

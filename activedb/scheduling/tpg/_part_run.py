@@ -13,6 +13,7 @@ from activedb.scheduling.tpg._model import SERIAL, Thresholds, threads_run_pytho
 from activedb.scheduling.tpg._outcomes import outcome_of
 from activedb.scheduling.tpg._parts import Known, Part, PartReport
 from activedb.scheduling.tpg._properties import Properties
+from activedb.scheduling.tpg._rest import run_rest
 
 __all__ = ["PartRun"]
 
@@ -91,17 +92,17 @@ class PartRun:
             self.properties = self._properties(self._known)
 
     def end(self) -> PartReport:
-        """Set the outcomes. REQUIRES: the execution is at its end."""
-        redone = 0
+        """Run what was given up, and set the outcomes. REQUIRES: the execution is at its end."""
+        redone = runs = rest = 0
         if self.execution is not None:
-            redone = self.execution.aborts.redone
-            graph = self.execution.graph
-            outcomes = [outcome_of(node, self._state) for node in graph.nodes]
-            for node, outcome in zip(graph.nodes, outcomes, strict=True):
-                node.transaction.outcome = outcome
+            redone, runs = self.execution.aborts.redone, self.execution.runs
+            rest = run_rest(self.execution, self._written)
+            nodes = self.execution.graph.nodes
+            for node in nodes[: len(nodes) - rest]:
+                node.transaction.outcome = outcome_of(node, self._state)
         aborted = self._known.ended(self.part.transactions)
         labels = tuple(self.part.labels)
-        return PartReport(labels, self.decision, self.properties, aborted, redone)
+        return PartReport(labels, self.decision, self.properties, aborted, redone, runs, rest)
 
     def dissolve(self) -> None:
         """Let go of the TPG, which the traceback of a failure may keep otherwise."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 
+from activedb.errors import DefinitionError
 from activedb.scheduling._s_transactions import STransaction
 from activedb.scheduling._tables import SharedTable
 from activedb.scheduling.tpg._decision import Decision
 from activedb.scheduling.tpg._planning import Planner
 from activedb.scheduling.tpg._properties import Properties
 
-__all__ = ["Known", "Part", "PartReport", "disjoint"]
+__all__ = ["Known", "Part", "PartReport", "disjoint", "labelled"]
 
 
 @dataclass(slots=True)
@@ -113,6 +114,11 @@ class PartReport:
         How many s-transactions aborted.
     redone : int
         How often an operation was rolled back after it was run.
+    runs : int
+        How often operations were run by the TPG; at most `RUNS_MAX` times as many as there are.
+    given_up : int
+        How many s-transactions, the latest ones, were run in the serial order in the end, as the
+        TPG would have run more; 0: none, it was explored to its end.
     """
 
     labels: tuple[Hashable, ...]
@@ -120,6 +126,37 @@ class PartReport:
     properties: Properties
     aborted: int
     redone: int
+    runs: int = 0
+    given_up: int = 0
+
+
+def labelled(
+    transactions: Iterable[STransaction], group_of: Callable[[STransaction], Hashable]
+) -> list[Part]:
+    """A part per label that `group_of` gives.
+
+    Raises
+    ------
+    DefinitionError
+        If a label is not hashable.
+    Exception
+        What `group_of` raises, with a note that tells for which s-transaction.
+    """
+    parts: dict[Hashable, Part] = {}
+    for transaction in transactions:
+        try:
+            label = group_of(transaction)
+        except Exception as error:
+            error.add_note(f"raised by group_of for {transaction!r}")
+            raise
+        try:
+            part = parts.setdefault(label, Part([label]))
+        except TypeError as error:
+            raise DefinitionError(
+                f"group_of gave {label!r} for {transaction!r}: a label has to be hashable"
+            ) from error
+        part.add(transaction)
+    return list(parts.values())
 
 
 def disjoint(parts: Iterable[Part]) -> list[Part]:

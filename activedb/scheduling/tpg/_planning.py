@@ -107,7 +107,7 @@ class Planner:
         for ref in operation.sources:
             # Who writes a key has its place in the list of the key already.
             for target in targets:
-                if ref is target or (ref.table is target.table and ref.key == target.key):
+                if ref is target or (ref.table is target.table and _is_same(ref.key, target.key)):
                     break
             else:
                 self._insert(ref, at, vertex, kind)
@@ -122,7 +122,7 @@ class Planner:
             return
         try:
             accesses = lists.of.get(key)
-        except TypeError:
+        except Exception:
             return  # it cannot be a key, so the operation will fail when it runs
         if accesses is None:
             lists.of[key] = [(at, vertex, kind)]
@@ -160,6 +160,13 @@ class Planner:
             self._in_order = True
 
 
+def _is_same(key: object, other: object) -> bool:
+    try:
+        return bool(key == other)
+    except Exception:
+        return False  # one of them cannot be a key, or is of a kind of its own
+
+
 def _may_clash(operations: tuple[Operation, ...]) -> bool:
     """Whether two of an s-transaction's operations may write the same key."""
     seen: set[tuple[str, Hashable]] = set()
@@ -171,11 +178,12 @@ def _may_clash(operations: tuple[Operation, ...]) -> bool:
                 unknown.add(name)
                 continue
             try:
-                if (name, ref.key) in seen:
-                    return True
+                is_again = (name, ref.key) in seen
                 seen.add((name, ref.key))
-            except TypeError:
-                continue  # it cannot be a key
+            except Exception:
+                is_again = False  # it cannot be a key
+            if is_again:
+                return True
     several = len([o for o in operations if o.targets]) > 1
     return bool(unknown) and several
 

@@ -13,7 +13,7 @@ from activedb.scheduling.tpg._execution import Execution, OnMove
 from activedb.scheduling.tpg._groups import Group, group, ungroup
 from activedb.scheduling.tpg._model import SERIAL, Thresholds, decide, serial_is_fastest
 from activedb.scheduling.tpg._part_run import PartRun
-from activedb.scheduling.tpg._parts import Known, Part, PartReport, disjoint
+from activedb.scheduling.tpg._parts import Known, Part, PartReport, disjoint, labelled
 from activedb.scheduling.tpg._planning import Planner
 from activedb.scheduling.tpg._properties import Properties, properties_of
 from activedb.scheduling.tpg._refinement import TaskGraph, refine
@@ -38,7 +38,7 @@ class TPG:
     group_of : callable, optional
         ``group_of(transaction)`` tells, by anything hashable, to which group an s-transaction
         belongs. Groups that access common keys are merged, and treated as the one of them that has
-        the most s-transactions. `by_tables` is one such function.
+        the most s-transactions. `by_tables` is one such function. It is called by `run`.
     thresholds : Thresholds, optional
         Of the decision model; `calibrate` measures them.
     on_move : callable, optional
@@ -91,32 +91,41 @@ class TPG:
         self._by_label = by_label
         self._group_of = group_of
         self._on_move = on_move
-        self._parts: dict[Hashable, Part] = {}
+        self._added: Part | None = None
         self._known: dict[Hashable, Known] = {}
 
     def add(self, transaction: STransaction) -> None:
-        """Take an s-transaction, in any order: the stream phase; O(references)."""
-        label = None if self._group_of is None else self._group_of(transaction)
-        part = self._parts.get(label)
-        if part is None:
-            part = self._parts[label] = Part([label])
-            if self._group_of is not None or self._expects_tpg(label):
-                part.planner = Planner()
-        part.add(transaction)
+        """Take an s-transaction, in any order: the stream phase; O(references).
+
+        With `group_of` all is planned in `run`: no function of the user's is called here, and so
+        no error leaves half of a batch.
+        """
+        if self._added is None:
+            self._added = Part([None])
+            if self._group_of is None and self._expects_tpg(None):
+                self._added.planner = Planner()
+        self._added.add(transaction)
 
     def run(self, state: State) -> None:
         """Run what was added: the transaction phase, the decision, the execution.
 
+        If it raises, what was added is forgotten, has no outcome, and leaves nothing in the state.
+
         Raises
         ------
+        DefinitionError
+            If `group_of` gives a label that is not hashable.
         BaseException
-            What a function has raised, if it is no `Exception`. What was added is forgotten then,
-            has no outcome, and has left nothing in the state.
+            What `group_of` has raised, and what a function of an operation has, if it is no
+            `Exception`.
         """
-        parts, self._parts = self._parts, {}
+        added, self._added = self._added, None
+        parts = [] if added is None else [added]
         runs: list[PartRun] = []
         try:
-            for part in disjoint(parts.values()) if len(parts) > 1 else parts.values():
+            if self._group_of is not None and added is not None:
+                parts = labelled(added.transactions, self._group_of)
+            for part in disjoint(parts) if len(parts) > 1 else parts:
                 runs.append(PartRun(part, self._known_of(part.labels[0]), state))
             operations = sum(run.properties.operations for run in runs)
             workers = min(self.threads, max(operations, 1))

@@ -96,6 +96,26 @@ class Node:
         self.writers: dict[tuple[str, object], Vertex] | None = None
         self.coordinator: int | None = None
 
+    def clashes(self, vertex: Vertex, effect: Effect) -> bool:
+        """Whether one of its operations writes a key that it has written already."""
+        if self.writers is None and len(effect.writes) < 2:
+            return False
+        keys = [(table.name, key) for table, key, _ in effect.writes]
+        writers = self.writers or {}
+        if len(set(keys)) < len(keys) or any(key in writers for key in keys):
+            self.clash = True
+            return True
+        if self.writers is not None:
+            self.writers.update(dict.fromkeys(keys, vertex))
+        return False
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has committed or aborted, if all earlier ones have."""
+        if self.failures:
+            return self.aborted
+        return all(vertex.state == EXE for vertex in self.vertices)
+
 
 class Guess:
     """What a speculative run of an operation gave, and what it has read for it."""

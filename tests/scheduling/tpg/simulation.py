@@ -6,11 +6,13 @@ After every step all that must be true of a stateful TPG is looked at.
 from __future__ import annotations
 
 import random
+import sys
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from activedb.scheduling import State, STransaction
+from activedb.scheduling import At, State, STransaction
+from activedb.scheduling._operations import Writes
 from activedb.scheduling.tpg import Decision
 from activedb.scheduling.tpg._execution import Execution, OnMove
 from activedb.scheduling.tpg._exploration import Take
@@ -18,6 +20,7 @@ from activedb.scheduling.tpg._groups import Group
 from activedb.scheduling.tpg._outcomes import outcome_of
 from activedb.scheduling.tpg._planning import Planner
 from activedb.scheduling.tpg._refinement import TaskGraph, refine
+from activedb.scheduling.tpg._rest import run_rest
 from activedb.scheduling.tpg._vertex import ABT, BLK, EXE, RDY, Vertex
 
 EVERY_DECISION = [
@@ -92,7 +95,10 @@ class Simulation:
 
 
 class SimulatedTPG:
-    """A scheduler whose workers are simulated."""
+    """A scheduler whose workers are simulated.
+
+    It gives up as `TPG` does, or never, or anywhere: by the seed, too.
+    """
 
     name = "simulated tpg"
 
@@ -114,14 +120,21 @@ class SimulatedTPG:
             for child in vertex.children:
                 assert child.number > vertex.number, "dependencies go from earlier to later"
         execution = Execution(graph, state, self.decision, self.workers, self.on_move)
+        anywhere = self.random.randrange(execution.runs_max + 1)
+        execution.runs_max = self.random.choice([execution.runs_max, sys.maxsize, anywhere])
         Simulation(execution, self.workers).run(self.random.choice)
-        for node in graph.nodes:
+        assert execution.runs <= execution.runs_max
+        written: list[tuple[At, Writes]] = []
+        rest = run_rest(execution, written)
+        for node in graph.nodes[: len(graph.nodes) - rest]:
             node.transaction.outcome = outcome_of(node, state)
-        verify_versions(graph, state, before)
+        verify_versions(graph, written, state, before)
 
 
 def verify(execution: Execution) -> None:
-    """What must be true between any two steps."""
+    """What must be true between any two steps, unless it was given up."""
+    if execution.gave_up:
+        return
     graph = execution.graph
     waits = dict.fromkeys(graph.vertices, 0)
     blocked: Counter[Group] = Counter()
@@ -159,17 +172,21 @@ def verify(execution: Execution) -> None:
 
 
 def verify_versions(
-    graph: TaskGraph, state: State, before: dict[str, dict[Any, tuple[Any, ...]]]
+    graph: TaskGraph,
+    written: list[tuple[At, Writes]],
+    state: State,
+    before: dict[str, dict[Any, tuple[Any, ...]]],
 ) -> None:
-    """The versions are those that were there, and those of EXE operations."""
+    """The versions are those that were there, those of EXE operations, and those of the rest."""
     right = {
         name: {key: dict(found) for key, found in all_.items()} for name, all_ in before.items()
     }
-    for vertex in graph.vertices:
-        if vertex.state == EXE:
-            assert vertex.effect is not None
-            for table, key, value in vertex.effect.writes:
-                right[table.name].setdefault(key, {})[vertex.node.transaction.at] = value
+    effects = [(v.node.transaction.at, v.effect) for v in graph.vertices]
+    of_graph = [(at, effect.writes) for at, effect in effects if effect is not None]
+    for at, writes in of_graph + written:
+        for table, key, value in writes:
+            assert at not in right[table.name].setdefault(key, {})
+            right[table.name][key][at] = value
     for versions in state:
         found = {key: dict(found) for key, found in versions.all().items()}
         assert found == right[versions.table.name]

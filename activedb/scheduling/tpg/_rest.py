@@ -1,0 +1,59 @@
+"""The rest of a TPG that was given up: run in the serial order."""
+
+from __future__ import annotations
+
+from activedb.scheduling._operations import Writes
+from activedb.scheduling._s_transactions import At, STransaction
+from activedb.scheduling._scheduler import evaluate
+from activedb.scheduling.tpg._execution import Execution
+from activedb.scheduling.tpg._vertex import Node
+
+__all__ = ["run_rest"]
+
+
+def run_rest(execution: Execution, written: list[tuple[At, Writes]]) -> int:
+    """Run what was not settled when an execution gave up, and set the outcomes of that.
+
+    What has ended before all that has not stays as it is: in the serial order nothing later changes
+    it. From the earliest s-transaction that has not ended on all versions are taken back, and one
+    s-transaction after the other is run: each operation once.
+
+    Parameters
+    ----------
+    execution : Execution
+        At its end: no worker runs any of its operations.
+    written : list
+        What is written is added to it.
+
+    Returns
+    -------
+    int
+        How many s-transactions were run, the latest ones; 0 if the execution did not give up.
+    """
+    rest = _unsettled(execution.graph.nodes) if execution.gave_up else []
+    for node in rest:
+        for vertex in node.vertices:
+            execution.take_back(vertex)
+    state = execution.state
+    for node in rest:
+        transaction = node.transaction
+        at = transaction.at
+        writes, transaction.outcome = evaluate(_planned(node), state.reader(at))
+        written.append((at, writes))
+        state.write(writes, at)
+    return len(rest)
+
+
+def _unsettled(nodes: list[Node]) -> list[Node]:
+    """The s-transactions from the earliest one on that has not ended."""
+    for number, node in enumerate(nodes):
+        if not node.has_ended:
+            return nodes[number:]
+    return []
+
+
+def _planned(node: Node) -> STransaction:
+    """An s-transaction with the operations that were planned, whose computed keys are recorded."""
+    transaction = node.transaction
+    operations = tuple(v.operation for v in node.vertices if v.operation is not None)
+    return STransaction(transaction.at, transaction.type, transaction.params, operations)
