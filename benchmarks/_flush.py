@@ -21,7 +21,6 @@ __all__ = ["Flush"]
 
 _PEER = "COPY by hand"
 _COLUMNS = ("id", "owner", "balance", "rate")
-_ROUNDS = 5
 _TYPES = ("int4", "text", "int4", "float8")
 
 _Record = tuple[int, str, int, float]
@@ -34,8 +33,9 @@ class Flush:
     because the server's background work meets now the one, now the other.
     """
 
-    def __init__(self, server: Server, rows: int):
+    def __init__(self, server: Server, rows: int, rounds: int = 5):
         self._rows = rows
+        self._rounds = rounds
         self._db = server.database(threads=4)
         self._connection = server.connection()
         self._ours, self._theirs = (self._table(f"flush_{who}") for who in ("ours", "theirs"))
@@ -57,7 +57,7 @@ class Flush:
             lambda: self._by_hand(changed),
         )
         taken_s: list[list[float]] = [[] for _ in calls]
-        for _ in range(_ROUNDS):
+        for _ in range(self._rounds):
             self._empty()
             for times, call in zip(taken_s, calls, strict=True):
                 times.append(call())

@@ -50,6 +50,7 @@ class Sizes:
     one_row: int = 1_000
     parallel: int = 5
     flushed: int = 10_000
+    flush_rounds: int = 5
     queried_rows: int = 10_000
     queries: int = 30
 
@@ -68,7 +69,9 @@ def measure(runs: int, server: Server, sizes: Sizes | None = None) -> dict[str, 
             "parallel children": opened.enter_context(
                 closing(ParallelChildren(server, sizes.parallel))
             ),
-            "flush": opened.enter_context(closing(Flush(server, sizes.flushed))),
+            "flush": opened.enter_context(
+                closing(Flush(server, sizes.flushed, sizes.flush_rounds))
+            ),
             "dirty rows": opened.enter_context(
                 closing(QueryOverhead(server, sizes.queried_rows, sizes.queries))
             ),

@@ -16,7 +16,9 @@ from benchmarks._nested_memory import BerkeleyRows, NestedInMemory
 from benchmarks._nested_rows import open_server
 from benchmarks._report import Metric, show
 
-TINY = nested.Sizes(in_memory=20, one_row=3, parallel=1, flushed=40, queried_rows=20, queries=2)
+TINY = nested.Sizes(
+    in_memory=20, one_row=3, parallel=1, flushed=40, flush_rounds=1, queried_rows=20, queries=2
+)
 METRICS = {
     "memory_nested_per_s",
     "pg_one_row_p50_us",
