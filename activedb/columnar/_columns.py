@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -13,12 +13,11 @@ from activedb.clock import moment_of
 from activedb.columnar._arrow import pa, pc
 from activedb.errors import BadEvent
 from activedb.events import Occurrence
+from activedb.streams import PARAM_PREFIX, EventTable
 
 __all__ = ["ABSENT", "EventColumns", "Ints"]
 
 Ints = npt.NDArray[np.int64]
-
-_PARAM_PREFIX: Final = "p_"  # of the columns of an atomic batch
 
 
 class _Absent:
@@ -29,21 +28,6 @@ class _Absent:
 
 
 ABSENT: Final = _Absent()
-
-
-class Table(Protocol):
-    """What ``pyarrow.Table`` and the tables of atomic batches have in common."""
-
-    @property
-    def num_rows(self) -> int:
-        """Number of rows."""
-
-    @property
-    def column_names(self) -> list[str]:
-        """Names of the columns."""
-
-    def column(self, name: str) -> Any:
-        """Return the column called ``name``."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -120,7 +104,7 @@ class EventColumns:
         )
 
     @classmethod
-    def of_table(cls, table: Table) -> EventColumns:
+    def of_table(cls, table: EventTable) -> EventColumns:
         """Of the table of an atomic batch (`activedb.streams.AtomicBatch.table`).
 
         Rows of no type or without a time are no events, and left out of it.
@@ -153,9 +137,9 @@ class EventColumns:
             _whole(rows.column("event_time_us").cast(pa.int64())).to_numpy(),
             None if ids is None or ids.null_count == len(ids) else ids,
             {
-                name.removeprefix(_PARAM_PREFIX): _whole(rows.column(name))
+                name.removeprefix(PARAM_PREFIX): _whole(rows.column(name))
                 for name in names
-                if name.startswith(_PARAM_PREFIX)
+                if name.startswith(PARAM_PREFIX)
             },
         )
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from activedb.columnar._columns import EventColumns, Ints, Table
+from activedb.columnar._columns import EventColumns, Ints
 from activedb.columnar._contexts import CUMULATIVE
 from activedb.columnar._engines import engine_for
 from activedb.columnar._keys import KeyNumbers
@@ -16,6 +16,7 @@ from activedb.columnar._programs import Program, Programs, why_no_program
 from activedb.compiler import check_compiler
 from activedb.errors import BadEvent
 from activedb.events.terms import Term
+from activedb.streams import EventTable
 
 if TYPE_CHECKING:
     from activedb.events import Expression
@@ -84,7 +85,7 @@ class ColumnarDetector:
         """The number of events retained because a later match may need them."""
         return self._engine.partials
 
-    def feed(self, events: EventColumns | Table) -> Matches:
+    def feed(self, events: EventColumns | EventTable) -> Matches:
         """Take a batch and return the matches that its events complete.
 
         Parameters

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from activedb.columnar._columns import EventColumns, Ints, Table
+from activedb.columnar._columns import EventColumns, Ints
 from activedb.columnar._detector import ColumnarDetector, checked_place
 from activedb.columnar._plan import supports
 from activedb.compiler import has_compiler
 from activedb.events import Detector, Occurrence
+from activedb.streams import EventTable
 
 if TYPE_CHECKING:
     from activedb.events import Expression
@@ -39,7 +40,7 @@ class BatchDetector(Protocol):
     def partials(self) -> int:
         """The number of events retained because a later match may need them."""
 
-    def feed(self, events: EventColumns | Table) -> BatchMatches:
+    def feed(self, events: EventColumns | EventTable) -> BatchMatches:
         """Take a batch; none of its events is before one of an earlier batch."""
 
     def advance(self, us: int) -> BatchMatches:
@@ -85,7 +86,7 @@ class RowDetector:
         """The number of events retained because a later match may need them."""
         return self._detector.partials
 
-    def feed(self, events: EventColumns | Table) -> ListedMatches:
+    def feed(self, events: EventColumns | EventTable) -> ListedMatches:
         """Take a batch; O(rows · parameters) and what the detector needs, in Python."""
         columns = events if isinstance(events, EventColumns) else EventColumns.of_table(events)
         order = columns.order()

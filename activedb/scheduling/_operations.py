@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any, NamedTuple
 
@@ -25,7 +26,7 @@ class Effect(NamedTuple):
     result: Any
 
 
-class Operation:
+class Operation(ABC):
     """One state access of an s-transaction (Mao et al., section 2.1.1): a vertex of the TPG.
 
     All that it reads it sees as it was just before its s-transaction, whatever the other operations
@@ -44,6 +45,7 @@ class Operation:
     targets: tuple[Ref, ...]
     sources: tuple[Ref, ...]
 
+    @abstractmethod
     def evaluate(self, read: Callable[[Ref], Any]) -> Effect:
         """Run it.
 
@@ -57,7 +59,6 @@ class Operation:
         Exception
             Whatever its functions raise; the s-transaction aborts then.
         """
-        raise NotImplementedError
 
     def refs(self) -> Iterator[Ref]:
         """Targets, then sources."""

@@ -4,34 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from activedb.errors import BadEvent
+from activedb.streams import PARAM_PREFIX, EventTable
 
 __all__ = ["Column", "EventBatch", "Ints", "column_of"]
 
 Ints = npt.NDArray[np.int64]
 Column = npt.NDArray[Any]
-
-_PARAM_PREFIX: Final = "p_"  # of the columns of an atomic batch
-
-
-class Table(Protocol):
-    """What ``pyarrow.Table`` and the tables of atomic batches have in common."""
-
-    @property
-    def num_rows(self) -> int:
-        """Number of rows."""
-
-    @property
-    def column_names(self) -> list[str]:
-        """Names of the columns."""
-
-    def column(self, name: str) -> Any:
-        """Return the column called ``name``."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -115,7 +99,7 @@ class EventBatch:
         )
 
     @classmethod
-    def of_table(cls, table: Table) -> EventBatch:
+    def of_table(cls, table: EventTable) -> EventBatch:
         """Of the table of an atomic batch (`activedb.streams.AtomicBatch.table`).
 
         Rows of no type or without a time are no events, and left out of it.
@@ -138,9 +122,9 @@ class EventBatch:
         known, codes = np.unique(types[kept].astype(str), return_inverse=True)
         whole = bool(kept.all())
         params = {
-            name.removeprefix(_PARAM_PREFIX): column_of(table.column(name))
+            name.removeprefix(PARAM_PREFIX): column_of(table.column(name))
             for name in names
-            if name.startswith(_PARAM_PREFIX)
+            if name.startswith(PARAM_PREFIX)
         }
         ids = table.column("event_id").to_pylist() if "event_id" in names else None
         return cls.of_arrays(

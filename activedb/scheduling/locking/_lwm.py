@@ -5,22 +5,20 @@ from __future__ import annotations
 from activedb.scheduling._s_transactions import STransaction
 from activedb.scheduling._scheduler import evaluate
 from activedb.scheduling._state import State
-from activedb.scheduling.locking._gate import Gate
 from activedb.scheduling.locking._insertion import (
-    Granularity,
-    check_granularity,
     read_locks,
     write_locks_of,
 )
 from activedb.scheduling.locking._lock_table import LockTable, insert_all
+from activedb.scheduling.locking._locking import Locking
 from activedb.scheduling.locking._modes import FIGURE_3_LWM
-from activedb.scheduling.locking._pool import Pool, check_threads
+from activedb.scheduling.locking._pool import Pool
 from activedb.scheduling.locking._reading import resolving
 
 __all__ = ["LWM"]
 
 
-class LWM:
+class LWM(Locking):
     """Reads wait for earlier writers alone, when they read; writes for them, when they take effect.
 
     Write locks are inserted before, in any order. A read is granted once no older write lock is
@@ -29,27 +27,10 @@ class LWM:
     s-transaction writes takes effect at its end, once its write locks are the oldest, and before
     they are released; if it aborts, nothing does.
 
-    Parameters
-    ----------
-    granularity : {"table", "row"}
-        What is locked.
-    threads : int
-        How many s-transactions run at a time, at most; those that wait count.
-    gate : Gate, optional
-        Chooses the order of accesses: `Turns`, for tests of interleavings.
+    See `Locking` for its parameters.
     """
 
     name = "lwm"
-
-    def __init__(self, granularity: str = "row", *, threads: int = 4, gate: Gate | None = None):
-        self.granularity: Granularity = check_granularity(granularity)
-        self.threads = check_threads(threads)
-        self._gate = gate
-        self._added: list[STransaction] = []
-
-    def add(self, transaction: STransaction) -> None:
-        """Take an s-transaction; in any order."""
-        self._added.append(transaction)
 
     def run(self, state: State) -> None:
         """Run what was added; O(n log n) for n locks, besides the operations.
@@ -64,7 +45,7 @@ class LWM:
 
         After an error some s-transactions have no outcome; none of them is run later.
         """
-        added, self._added = self._added, []
+        added = self._take_added()
         locks = LockTable(FIGURE_3_LWM, self._gate)
         # read locks would block nobody
         to_write = insert_all(added, locks, lambda t: write_locks_of(t, self.granularity))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from enum import Enum, auto
 from heapq import heapify, heappop, heappush
@@ -25,7 +26,7 @@ class Take(Enum):
     """Nothing any more."""
 
 
-class Exploration:
+class Exploration(ABC):
     """What all ways have in common: queues of units, which are operations or groups.
 
     Queues hold numbers of units; what is not RDY any more when its turn comes is passed over.
@@ -48,13 +49,13 @@ class Exploration:
 
     # -- to be defined by each -------------------------------------------------------------------
 
+    @abstractmethod
     def _enqueue(self, unit: Vertex | Group) -> None:
         """There is something RDY in a unit."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _choose(self, worker: int) -> Vertex | Take:
         """The next for a worker that holds no group."""
-        raise NotImplementedError
 
     def feeds_others(self) -> bool:
         """Whether other workers than the one that has just taken something may find anything."""

@@ -1,0 +1,39 @@
+"""What the schedulers with locks have in common."""
+
+from __future__ import annotations
+
+from activedb.scheduling._s_transactions import STransaction
+from activedb.scheduling.locking._gate import Gate
+from activedb.scheduling.locking._insertion import Granularity, check_granularity
+from activedb.scheduling.locking._pool import check_threads
+
+__all__ = ["Locking"]
+
+
+class Locking:
+    """A scheduler whose s-transactions run on threads, and lock what they access.
+
+    Parameters
+    ----------
+    granularity : {"table", "row"}
+        What is locked.
+    threads : int
+        How many s-transactions run at a time, at most; those that wait for locks count.
+    gate : Gate, optional
+        Chooses the order of accesses: `Turns`, for tests of interleavings.
+    """
+
+    def __init__(self, granularity: str = "row", *, threads: int = 4, gate: Gate | None = None):
+        self.granularity: Granularity = check_granularity(granularity)
+        self.threads = check_threads(threads)
+        self._gate = gate
+        self._added: list[STransaction] = []
+
+    def add(self, transaction: STransaction) -> None:
+        """Take an s-transaction; in any order."""
+        self._added.append(transaction)
+
+    def _take_added(self) -> list[STransaction]:
+        """What is to be run now; nothing of it is left, whatever becomes of the run."""
+        added, self._added = self._added, []
+        return added
