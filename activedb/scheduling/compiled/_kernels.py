@@ -66,6 +66,7 @@ class Kernel:
         self._functions = {name: Compiled(given) for name, given in source.functions.items()}
         names |= {name: compiled.dispatcher for name, compiled in self._functions.items()}
         for text in (source.wrappers, source.kernel):
+            # Its names are made here; of the user's there are whole numbers in it (keys, windows).
             exec(compile(text, f"<kernel of {layout.program.name}>", "exec"), names)  # noqa: S102
         self._compiled = 0  # for how many kinds of columns
         self._kernel: Any = jitted(names["kernel"])

@@ -55,6 +55,7 @@ class PlainLoop:
             columns=", ".join(columns),
             branches=branches,
         )
+        # Its names are made here; of the user's there are whole numbers in it (keys, windows).
         exec(compile(text, f"<loop of {layout.program.name}>", "exec"), names)  # noqa: S102
         self._loop: Callable[..., None] = names["loop"]
 

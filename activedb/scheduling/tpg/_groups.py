@@ -27,15 +27,12 @@ class Group:
         It is in a ready queue; a worker has it.
     rank, number : int
         Its stratum; the number of its first vertex.
-    owner : int
-        The worker it is assigned to under structured depth-first exploration.
     """
 
     __slots__ = (
         "blocked",
         "number",
         "open",
-        "owner",
         "queued",
         "rank",
         "ready",
@@ -51,7 +48,6 @@ class Group:
         self.running = False
         self.rank = 0
         self.number = 0
-        self.owner = 0
         self.open = 0
 
     @property
