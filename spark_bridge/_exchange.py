@@ -16,14 +16,17 @@ the caller's thread applies, and the two meet at each batch::
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from dataclasses import dataclass, field
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 Batch = TypeVar("Batch")
+
+_HEED_S_MAX = 0.5  # how late an interrupt may be heeded
 
 
 class RefusedError(Exception):
@@ -89,7 +92,7 @@ class Exchange(Generic[Batch]):
         )
         try:
             producer.start()
-            while isinstance(arrival := self._arrivals.get(), _Offer):
+            while isinstance(arrival := self._next(), _Offer):
                 apply(arrival.batch)
                 arrival.applied.put(True)
             if arrival.error is not None:
@@ -99,6 +102,13 @@ class Exchange(Generic[Batch]):
             self._close()
             if self._producing:
                 self._ended.wait()
+
+    def _next(self) -> _Offer[Batch] | _End:
+        # A signal that comes between the last look at signals and the wait does not end the wait:
+        # without a bound, an interrupt of an idle feed would now and then be lost.
+        while True:
+            with suppress(Empty):
+                return self._arrivals.get(timeout=_HEED_S_MAX)
 
     def _produce(self, produce: Callable[[], None]) -> None:
         with self._latch:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
+from pathlib import Path
 
 import pytest
 
@@ -88,3 +90,27 @@ def test_exchange_interrupt_stops_the_producer_and_leaves(while_applying: bool) 
     with pytest.raises(KeyboardInterrupt):
         exchange.run(produce, apply, stopping.set)
     assert refused.is_set()
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="looks at threads as Linux does")
+def test_exchange_interrupt_that_does_not_end_the_wait_is_heeded_all_the_same() -> None:
+    exchange: Exchange[int] = Exchange()
+    stopping = threading.Event()
+    caller = threading.current_thread()
+
+    def switches() -> str:
+        status = Path(f"/proc/self/task/{caller.native_id}/status").read_text()
+        return status.partition("voluntary_ctxt_switches")[2]
+
+    def produce() -> None:
+        before = ""
+        while before != (before := switches()):  # until the caller's thread has come to rest
+            time.sleep(0.05)
+        # The signal meets this thread, so the caller's goes on waiting, as it does when the signal
+        # comes just before it begins to wait.
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        assert stopping.wait(60)
+
+    with pytest.raises(KeyboardInterrupt):
+        exchange.run(produce, lambda _: None, stopping.set)
+    assert stopping.is_set()
