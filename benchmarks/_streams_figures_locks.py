@@ -23,15 +23,17 @@ _INTERVAL_S: Final = 0.05  # between two punctuations
 
 
 class Stamping:
-    """A scheduler that tells when each s-transaction has ended.
+    """A scheduler that tells when each s-transaction came, and when it has ended.
 
     Attributes
     ----------
-    ended_s : dict of At to float
+    added_s, ended_s : dict of At to float
+        By ``time.perf_counter``.
     """
 
     def __init__(self, scheduler: Scheduler):
         self.name = scheduler.name
+        self.added_s: dict[At, float] = {}
         self.ended_s: dict[At, float] = {}
         self._scheduler = scheduler
         self._added: list[tuple[STransaction, Stamped]] = []
@@ -39,6 +41,7 @@ class Stamping:
     def add(self, transaction: STransaction) -> None:
         """Take an s-transaction."""
         t = transaction
+        self.added_s[t.at] = time.perf_counter()
         stamped = Stamped(t.at, t.type, t.params, t.operations)
         self._added.append((transaction, stamped))
         self._scheduler.add(stamped)

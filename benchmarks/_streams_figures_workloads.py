@@ -17,7 +17,7 @@ from benchmarks._streams_driver import Driven, drive, drive_columns
 from benchmarks._streams_loads import APPLICATIONS, batches_of
 from benchmarks._streams_plots import Drawing, Panel
 
-__all__ = ["FIGURES", "TITLES"]
+__all__ = ["FIGURES", "THREADS", "TITLES", "WAIT_S", "changing_ledger"]
 
 THREADS: Final = 4
 WAIT_S: Final = 0.0001
@@ -60,16 +60,22 @@ def schedulers(scale: float) -> list[Panel]:
     return [panel, latency]
 
 
-def dynamic(scale: float) -> list[Panel]:
-    """Figure 12: Streaming Ledger while its workload changes, in four phases."""
+def changing_ledger(scale: float) -> tuple[Any, list[Any], dict[str, tuple[float, float]]]:
+    """Streaming Ledger while its workload changes (Mao et al., section 8.2.2).
+
+    Returns
+    -------
+    program : Program
+    parts : list of EventColumns
+        Batches, one after the other.
+    spans : dict of str to (first, last)
+        The phases, by where they begin and end among batches that are numbered from 1.
+    """
     steps = 5 if scale >= 1 else 1
     batch = _size(200, scale)
-    rates = Panel("each operation waits 0.1 ms", "batch", "events per second")
-    latencies = Panel("latency, p99", "batch", "ms", log_y=True)
-    program = _SL.program(accounts=4_096)
     parts: list[Any] = []
-    names = ("deposits", "skew rises", "more transfers", "aborts")
-    for phase, name in enumerate(names):
+    spans = {}
+    for phase, name in enumerate(("deposits", "skew rises", "more transfers", "aborts")):
         first = len(parts)
         for step in range(1, steps + 1):
             share = step / steps
@@ -83,8 +89,15 @@ def dynamic(scale: float) -> list[Panel]:
             events = _SL.columns(batch, accounts=4_096, seed=seed, **options)
             later_us = len(parts) * batch * 1_000
             parts.append(replace(events, us=events.us + later_us))
-        for panel in (rates, latencies):
-            panel.spans = {**panel.spans, name: (first + 0.6, len(parts) + 0.4)}
+        spans[name] = (first + 0.6, len(parts) + 0.4)
+    return _SL.program(accounts=4_096), parts, spans
+
+
+def dynamic(scale: float) -> list[Panel]:
+    """Figure 12: Streaming Ledger while its workload changes, in four phases."""
+    program, parts, spans = changing_ledger(scale)
+    rates = Panel("each operation waits 0.1 ms", "batch", "events per second", spans=spans)
+    latencies = Panel("latency, p99", "batch", "ms", log_y=True, spans=spans)
     makers = general(THREADS, "serial order", "S2PL", "LWM", "TPG")
     rounds = [
         {name: drive(program, parts, make(), wait_s=WAIT_S) for name, make in makers.items()}

@@ -29,6 +29,8 @@ class Panel:
     log_x, log_y : bool
     bars : bool
         The places are names: bars, from left to right.
+    stacked : bool
+        One bar for each place, of the series one after the other; else a bar for each series.
     lines : dict of str to float
         Values that others have measured elsewhere, as dotted lines.
     spans : dict of str to (first, last)
@@ -44,6 +46,7 @@ class Panel:
     log_x: bool = False
     log_y: bool = False
     bars: bool = False
+    stacked: bool = False
     lines: Mapping[str, float] = field(default_factory=dict)
     spans: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     notes: list[Any] = field(default_factory=list)
@@ -151,8 +154,10 @@ def _draw_curves(axes: Any, panel: Panel, places: list[Any]) -> None:
     axes.set_xticks(ticks, [f"{place:,}" for place in ticks])
     if panel.log_y:
         axes.set_yscale("log")
-    else:
+    elif all(value >= 0 for points in panel.series.values() for value in points.values()):
         axes.set_ylim(bottom=0)
+    else:
+        axes.axhline(0, color="black", linewidth=0.8)
     axes.yaxis.set_major_formatter(_plain_numbers)
     if panel.log_y:  # few powers of ten would else be few numbers
         low, high = axes.get_ylim()
@@ -175,18 +180,23 @@ def _colors(kinds: Iterable[str]) -> dict[str, str]:
 
 def _draw_bars(axes: Any, panel: Panel, places: list[Any]) -> None:
     """From left to right, the first place at the top."""
-    height = 0.8 / len(panel.series)
+    height = 0.8 if panel.stacked else 0.8 / len(panel.series)
     colors = _colors(map(_kind, panel.series))
+    ends = [0.0] * len(places)
     for number, (name, points) in enumerate(panel.series.items()):
-        shift = (number - (len(panel.series) - 1) / 2) * height
+        shift = 0.0 if panel.stacked else (number - (len(panel.series) - 1) / 2) * height
+        widths = [points.get(place, 0.0) for place in places]
         axes.barh(
             [at + shift for at in range(len(places))],
-            [points.get(place, 0.0) for place in places],
+            widths,
             height,
+            left=ends,
             label=name,
             color=colors[_kind(name)],
             alpha=0.5 if name.endswith(" p50") else 1.0,
         )
+        if panel.stacked:
+            ends = [end + width for end, width in zip(ends, widths, strict=True)]
     axes.set_yticks(range(len(places)), [str(place) for place in places])
     axes.invert_yaxis()
     if panel.log_y:

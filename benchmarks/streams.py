@@ -34,7 +34,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks import _streams_figures_decisions as decisions
+from benchmarks import _streams_figures_latency as latency
 from benchmarks import _streams_figures_locks as locks
+from benchmarks import _streams_figures_overhead as overhead
 from benchmarks import _streams_figures_workloads as workloads
 from benchmarks._nested_parts import Part, measure_parts
 from benchmarks._progress import progress
@@ -50,8 +52,11 @@ from benchmarks._streams_tpg import GrepSumWaiting
 
 __all__ = ["FIGURES", "PARTS", "Sizes", "draw_figures", "main", "measure"]
 
-FIGURES: Final[dict[str, Drawing]] = {**locks.FIGURES, **workloads.FIGURES, **decisions.FIGURES}
-TITLES: Final = {**locks.TITLES, **workloads.TITLES, **decisions.TITLES}
+_MODULES: Final = (locks, latency, workloads, overhead, decisions)
+FIGURES: Final[dict[str, Drawing]] = {
+    name: drawing for module in _MODULES for name, drawing in module.FIGURES.items()
+}
+TITLES: Final = {name: title for module in _MODULES for name, title in module.TITLES.items()}
 
 ELSEWHERE: Final = {
     f"{name}_compiled_per_s": {"MorphStream, two cores": application.morphstream_per_s}

@@ -6,6 +6,7 @@ from activedb.scheduling.tpg._model import Thresholds
 from activedb.scheduling.tpg._parts import PartReport
 from activedb.scheduling.tpg._properties import Properties
 from activedb.scheduling.tpg._scheduler import TPG, by_tables
+from activedb.scheduling.tpg._times import PhaseTimes
 from activedb.scheduling.tpg._vertex import OperationState, Vertex
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "Decision",
     "OperationState",
     "PartReport",
+    "PhaseTimes",
     "Properties",
     "Thresholds",
     "Vertex",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
@@ -21,18 +22,23 @@ class Aborts:
     ----------
     redone : int
         How often an operation that was run was rolled back.
+    seconds : float
+        How long it has taken so far.
     """
 
     def __init__(self, execution: Execution):
         self.redone = 0
+        self.seconds = 0.0
         self._execution = execution
 
     def handle(self, failed: Iterable[Node]) -> None:
         """Abort s-transactions whose failures still count, in the serial order."""
+        began_s = time.perf_counter()
         for node in sorted(failed, key=lambda node: node.vertices[0].number):
             if node.failures and not node.aborted:
                 self.abort(node)
         self._execution.stirred = True
+        self.seconds += time.perf_counter() - began_s
 
     def abort(self, node: Node) -> None:
         """Abort an s-transaction (T4): its versions go, and who has read them is rolled back."""

@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 from activedb.scheduling._operations import Abort, Operation, Write
@@ -16,13 +16,19 @@ from activedb.scheduling._scheduler import Scheduler, SerialOrder
 from activedb.scheduling._state import State
 from activedb.scheduling._tables import Ref, SharedTable
 from activedb.scheduling.tpg._decision import Decision
-from activedb.scheduling.tpg._model import Thresholds
+from activedb.scheduling.tpg._model import Thresholds, threads_run_python_at_once
 from activedb.scheduling.tpg._planning import Planner
 from activedb.scheduling.tpg._properties import Properties, properties_of
 from activedb.scheduling.tpg._refinement import refine
 from activedb.scheduling.tpg._scheduler import TPG
 
 __all__ = ["calibrate"]
+
+TAKES_US = 50.0
+"""How long an operation takes, unless it is that which is varied."""
+
+FASTER = 0.95
+"""A decision wins if it takes less than this of the other's time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +44,9 @@ class _Load:
         The share of operations that read a key of the second table too, which others write: PDs.
     aborts : float
         The share that aborts.
-    compute_us : float
-        How long an operation computes.
+    takes_us : float
+        How long an operation takes, in which others can run: it waits, or, if threads run Python
+        code at once, it computes.
     """
 
     transactions: int
@@ -47,7 +54,7 @@ class _Load:
     skew: float = 0.0
     reads: float = 0.0
     aborts: float = 0.0
-    compute_us: float = 0.0
+    takes_us: float = 0.0
 
 
 class _Bench:
@@ -73,8 +80,8 @@ class _Bench:
                     target, sources = second[key], (second[key],)
                 else:
                     sources = (target, second[chosen.randrange(load.keys)])
-            args = (load.compute_us / 1e6, chosen.random() < load.aborts)
-            operations: tuple[Operation, ...] = (Write(target, sources, _compute, args),)
+            args = (load.takes_us / 1e6, chosen.random() < load.aborts)
+            operations: tuple[Operation, ...] = (Write(target, sources, _next, args),)
             batch.append(STransaction(At(number, "", number), "load", {}, operations))
         return batch
 
@@ -88,6 +95,10 @@ class _Bench:
     def serial_s(self, load: _Load) -> float:
         """Seconds in the serial order."""
         return min(self._run_s(SerialOrder(), load) for _ in range(self._rounds))
+
+    def takes_us(self, load: _Load) -> float:
+        """What an operation takes in the serial order."""
+        return self.serial_s(load) / load.transactions * 1e6
 
     def tpg_s(self, load: _Load, *decisions: Decision) -> list[float]:
         """Seconds with each decision, planning included; they are run in turn."""
@@ -111,9 +122,9 @@ class _Bench:
         return min(taken)
 
     def is_faster(self, load: _Load, decision: Decision, than: Decision) -> bool:
-        """Whether one decision is faster than another."""
+        """Whether one decision is faster than another, by more than chance."""
         one, other = self.tpg_s(load, decision, than)
-        return one < other
+        return one < FASTER * other
 
     def _run_s(self, scheduler: Scheduler, load: _Load) -> float:
         state, batch = State(self._tables), self.batch(load)
@@ -127,8 +138,10 @@ class _Bench:
 def calibrate(threads: int = 2, operations: int = 4000, rounds: int = 3) -> Thresholds:
     """Measure where the decision model should change its mind on this machine.
 
-    Synthetic batches are run with both decisions of each dimension, while one property grows. Takes
-    some ten seconds with the default arguments.
+    Synthetic batches are run with both decisions of each dimension, while one property grows. With
+    the default arguments that takes half a minute on a machine that has nothing else to do.
+    ``python -m activedb.scheduling.tpg`` is the same as a command. A decision that wins nowhere
+    gets a threshold that no batch reaches.
 
     Parameters
     ----------
@@ -140,52 +153,56 @@ def calibrate(threads: int = 2, operations: int = 4000, rounds: int = 3) -> Thre
         How often each is run; the fastest counts, as what else runs on the machine only slows.
     """
     bench = _Bench(threads, rounds)
-    plain = _Load(operations, operations)
+    short = _Load(operations, operations)
     per_us = 1e6 / operations
-    serial_us = bench.serial_s(plain) * per_us
-    plan_us = bench.plan_s(plain) * per_us
+    serial_us = bench.serial_s(short) * per_us
+    plan_us = bench.plan_s(short) * per_us
     free = Decision("non-structured")
-    (free_s,) = bench.tpg_s(plain, free)
+    (free_s,) = bench.tpg_s(short, free)
     explore_us = max(free_s * per_us - plan_us - serial_us, 0.0)
 
+    # Decisions are compared where there is a TPG at all: on functions that are long enough.
     breadth, depth = Decision("breadth-first"), Decision("depth-first")
-    loads = [_Load(n, n // 2 or 1, reads=0.5) for n in _sizes(operations)]
+    loads = [_Load(n, n // 2 or 1, reads=0.5, takes_us=TAKES_US) for n in _sizes(operations)]
     structured = depth if bench.is_faster(loads[-1], depth, breadth) else breadth
     many = _first(loads, lambda load: bench.is_faster(load, structured, free))
-    dependencies = math.inf
-    if many is not None:
-        found = bench.properties(many)
-        dependencies = found.tds + found.pds
-    skewed = [replace(loads[-1], skew=skew) for skew in (0.2, 0.4, 0.6, 0.8, 1.0, 1.2)]
-    uneven = _first(skewed, lambda load: bench.is_faster(load, free, structured))
+    uneven = many and _last_before(
+        [replace(loads[-1], skew=skew) for skew in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.2)],
+        lambda load: bench.is_faster(load, free, structured),
+    )
 
     grouped = Decision(unit="group")
-    chains = [_Load(n, 8) for n in _sizes(operations)]
+    chains = [_Load(n, 64, takes_us=TAKES_US) for n in _sizes(operations)]
     long = _first(chains, lambda load: bench.is_faster(load, grouped, free))
-    linked = [_Load(operations, 64, reads=share) for share in (0.1, 0.2, 0.4, 0.6, 0.8, 1.0)]
-    crowded = _first(linked, lambda load: bench.is_faster(load, free, grouped))
-    crowd = None if crowded is None else bench.properties(crowded)
+    crowded = long and _last_before(
+        [replace(chains[-1], reads=share) for share in (0.0, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0)],
+        lambda load: bench.is_faster(load, free, grouped),
+    )
 
     lazy = Decision(abort="lazy")
-    aborting = [_Load(operations, 64, aborts=ratio) for ratio in (0.1, 0.3, 0.5, 0.7, 0.9)]
+    aborting = [replace(chains[-1], aborts=ratio) for ratio in (0.1, 0.3, 0.5, 0.7, 0.9)]
     often = _first(aborting, lambda load: bench.is_faster(load, lazy, free))
-    computing = [
-        _Load(operations // 4 or 1, 64, aborts=0.5 if often is None else often.aborts, compute_us=c)
-        for c in (1.0, 5.0, 20.0, 80.0)
-    ]
-    heavy = _first(computing, lambda load: bench.is_faster(load, free, lazy))
+    heavy = often and _last_before(
+        [
+            replace(often, transactions=operations // 4 or 1, takes_us=TAKES_US * factor)
+            for factor in (1, 4, 16)
+        ],
+        lambda load: bench.is_faster(load, free, lazy),
+    )
 
+    found_many = bench.properties(many) if many else None
+    found_crowded = bench.properties(crowded) if crowded else None
     return Thresholds(
         serial_us=serial_us,
         plan_us=plan_us,
         explore_us=explore_us,
         structured="depth-first" if structured is depth else "breadth-first",
-        dependencies_high=dependencies,
-        skew_high=math.inf if uneven is None else bench.properties(uneven).skew,
-        tds_high=math.inf if long is None else bench.properties(long).tds,
-        pds_share_high=math.inf if crowd is None else crowd.pds / crowd.operations,
-        compute_us_high=math.inf if heavy is None else heavy.compute_us,
-        abort_ratio_high=math.inf if often is None else often.aborts,
+        dependencies_high=found_many.tds + found_many.pds if found_many else math.inf,
+        skew_high=bench.properties(uneven).skew if uneven else math.inf,
+        tds_high=bench.properties(long).tds if long else math.inf,
+        pds_share_high=found_crowded.pds / found_crowded.operations if found_crowded else math.inf,
+        compute_us_high=bench.takes_us(heavy) - serial_us if heavy else math.inf,
+        abort_ratio_high=often.aborts if often else math.inf,
     )
 
 
@@ -199,18 +216,33 @@ def _first(loads: Sequence[_Load], holds: Callable[[_Load], bool]) -> _Load | No
     return found
 
 
+def _last_before(loads: Sequence[_Load], holds: Callable[[_Load], bool]) -> _Load | None:
+    """The last load before something holds; the first one at least; None: it never does."""
+    for before, load in pairwise(loads):
+        if holds(load):
+            return before
+    return None
+
+
 def _sizes(operations: int) -> list[int]:
     """From an eighth on, doubled."""
     return [max(operations // part, 1) for part in (8, 4, 2, 1)]
 
 
-def _compute(value: Any, *rest: Any) -> Any:
-    """Busy for some seconds; then the next value, or an abort."""
+def _next(value: Any, *rest: Any) -> Any:
+    """The next value, or an abort, after some seconds that other threads can use."""
     *_, seconds, aborts = rest
     if seconds:
-        end = time.perf_counter() + seconds
-        while time.perf_counter() < end:
-            pass
+        _take(seconds)
     if aborts:
         raise Abort("as asked")
     return value + 1
+
+
+def _take(seconds: float) -> None:
+    if not threads_run_python_at_once():
+        time.sleep(seconds)
+        return
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass

@@ -82,15 +82,17 @@ def decide(
     return Decision(explore, unit, abort)
 
 
-def serial_is_fastest(properties: Properties, thresholds: Thresholds, threads: int) -> bool:
-    """Whether planning and exploring costs more than threads can gain.
+def serial_is_fastest(
+    properties: Properties, thresholds: Thresholds, threads: int, times: float = 1.0
+) -> bool:
+    """Whether planning and exploring, so many times, costs more than threads can gain.
 
     They gain nothing on what only one of them can do at a time: Python code, under a global
     interpreter lock.
     """
     p, t = properties, thresholds
     gain_us = p.compute_us * p.parallel_share * (1 - 1 / threads)
-    return gain_us <= t.plan_us + t.explore_us
+    return gain_us <= times * (t.plan_us + t.explore_us)
 
 
 def threads_run_python_at_once() -> bool:

@@ -9,16 +9,15 @@ from activedb.scheduling._s_transactions import At
 from activedb.scheduling._scheduler import evaluate
 from activedb.scheduling._state import State
 from activedb.scheduling.tpg._execution import Execution
-from activedb.scheduling.tpg._model import SERIAL, Thresholds, threads_run_python_at_once
+from activedb.scheduling.tpg._model import SERIAL, Thresholds
 from activedb.scheduling.tpg._outcomes import outcome_of
 from activedb.scheduling.tpg._parts import Known, Part, PartReport
+from activedb.scheduling.tpg._pilots import Pilots, pilots_due
 from activedb.scheduling.tpg._properties import Properties
 from activedb.scheduling.tpg._rest import run_rest
+from activedb.scheduling.tpg._times import Stopwatch
 
 __all__ = ["PartRun"]
-
-PILOTS_MAX = 16
-"""So many of the earliest s-transactions of a part are run alone at most, to be measured."""
 
 
 class PartRun:
@@ -33,6 +32,8 @@ class PartRun:
         Of those that are not run alone.
     alone : int
         How many of the earliest were run alone.
+    alone_s, rest_s : float
+        How long it took to run these; and those that the TPG has given up.
     """
 
     def __init__(self, part: Part, known: Known, state: State):
@@ -41,6 +42,8 @@ class PartRun:
         self.properties = self._properties(known)
         self.execution: Execution | None = None
         self.alone = 0
+        self.alone_s = 0.0
+        self.rest_s = 0.0
         self._known = known
         self._state = state
         self._written: list[tuple[At, Writes]] = []
@@ -60,6 +63,7 @@ class PartRun:
 
         REQUIRES: the part is sorted; no later one has run.
         """
+        watch = Stopwatch()
         state, written = self._state, self._written
         for transaction in self.part.transactions[self.alone : self.alone + count]:
             at = transaction.at
@@ -67,36 +71,32 @@ class PartRun:
             written.append((at, writes))
             state.write(writes, at)
         self.alone += count
+        self.alone_s += watch.lap_s()
 
-    def pilot(self, thresholds: Thresholds) -> None:
-        """Run the earliest s-transactions alone, and measure them.
-
-        Another thread could use all of their time if threads run Python code at once, else the time
-        in which this one has waited. The slowest few are left out: they may have been interrupted.
-        """
-        count = min(PILOTS_MAX, (len(self.part.transactions) + 3) // 4)
-        measured = []
-        for transaction in self.part.transactions[:count]:
-            wall, cpu = time.perf_counter(), time.thread_time()
+    def pilot(self, thresholds: Thresholds, threads: int) -> None:
+        """Run the earliest s-transactions alone, and measure them, unless enough is known."""
+        transactions, known = self.part.transactions, self._known
+        pilots = Pilots(thresholds, threads)
+        due = pilots_due(known, len(transactions), thresholds, threads)
+        for transaction in transactions[:due]:
+            wall_s, cpu_s = time.perf_counter(), time.thread_time()
             self.run_alone(1)
-            cpu, wall = time.thread_time() - cpu, time.perf_counter() - wall
-            if transaction.operations:
-                operations = len(transaction.operations)
-                measured.append((wall / operations * 1e6, cpu / operations * 1e6))
-        measured.sort()
-        kept = measured[: len(measured) - len(measured) // 8]
-        if kept:
-            wall_us, cpu_us = (sum(each) / len(kept) for each in zip(*kept, strict=True))
-            share = 1.0 if threads_run_python_at_once() else max(1 - cpu_us / wall_us, 0.0)
-            self._known.measured(max(wall_us - thresholds.serial_us, 0.0), share)
-            self.properties = self._properties(self._known)
+            cpu_s, wall_s = time.thread_time() - cpu_s, time.perf_counter() - wall_s
+            pilots.add(len(transaction.operations), wall_s * 1e6, cpu_s * 1e6)
+            if pilots.are_enough:
+                break
+        known.unmeasured += len(transactions)
+        pilots.tell(known)
+        self.properties = self._properties(known)
 
     def end(self) -> PartReport:
         """Run what was given up, and set the outcomes. REQUIRES: the execution is at its end."""
         redone = runs = rest = 0
         if self.execution is not None:
             redone, runs = self.execution.aborts.redone, self.execution.runs
+            watch = Stopwatch()
             rest = run_rest(self.execution, self._written)
+            self.rest_s = watch.lap_s()
             nodes = self.execution.graph.nodes
             for node in nodes[: len(nodes) - rest]:
                 node.transaction.outcome = outcome_of(node, self._state)

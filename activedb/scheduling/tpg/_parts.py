@@ -23,14 +23,18 @@ class Known:
     ----------
     compute_us, parallel_share, abort_ratio : float or None
         See `Properties`; None: nothing is known.
+    unmeasured : int
+        How many s-transactions have come since some were measured.
     """
 
     compute_us: float | None = None
     parallel_share: float = 0.0
     abort_ratio: float = 0.0
+    unmeasured: int = 0
 
     def measured(self, compute_us: float, parallel_share: float) -> None:
         """Take a measurement."""
+        self.unmeasured = 0
         if self.compute_us is None:
             self.compute_us, self.parallel_share = compute_us, parallel_share
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
 
@@ -17,6 +18,7 @@ from activedb.scheduling.tpg._parts import Known, Part, PartReport, disjoint, la
 from activedb.scheduling.tpg._planning import Planner
 from activedb.scheduling.tpg._properties import Properties, properties_of
 from activedb.scheduling.tpg._refinement import TaskGraph, refine
+from activedb.scheduling.tpg._times import PhaseTimes, Stopwatch
 from activedb.scheduling.tpg._workers import run_all
 
 __all__ = ["TPG", "by_tables"]
@@ -49,6 +51,8 @@ class TPG:
     ----------
     last : tuple of PartReport
         What was decided in the last `run`, and why.
+    times : PhaseTimes
+        Where the time of the threads of the last `run` went.
 
     Raises
     ------
@@ -87,11 +91,13 @@ class TPG:
         self.threads = threads
         self.thresholds = Thresholds() if thresholds is None else thresholds
         self.last: tuple[PartReport, ...] = ()
+        self.times = PhaseTimes()
         self._fixed = fixed
         self._by_label = by_label
         self._group_of = group_of
         self._on_move = on_move
         self._added: Part | None = None
+        self._planned_s = 0.0  # by `add`, since the last run
         self._known: dict[Hashable, Known] = {}
 
     def add(self, transaction: STransaction) -> None:
@@ -104,7 +110,12 @@ class TPG:
             self._added = Part([None])
             if self._group_of is None and self._expects_tpg(None):
                 self._added.planner = Planner()
-        self._added.add(transaction)
+        if self._added.planner is None:
+            self._added.add(transaction)
+        else:
+            began_s = time.perf_counter()
+            self._added.add(transaction)
+            self._planned_s += time.perf_counter() - began_s
 
     def run(self, state: State) -> None:
         """Run what was added: the transaction phase, the decision, the execution.
@@ -121,6 +132,8 @@ class TPG:
         """
         added, self._added = self._added, None
         parts = [] if added is None else [added]
+        times, watch = PhaseTimes(plan_s=self._planned_s), Stopwatch()
+        self._planned_s = 0.0
         runs: list[PartRun] = []
         try:
             if self._group_of is not None and added is not None:
@@ -131,10 +144,16 @@ class TPG:
             workers = min(self.threads, max(operations, 1))
             for run in runs:
                 self._start(run, state, workers)
+            times.run_s = sum(run.alone_s for run in runs)
+            times.plan_s += watch.lap_s() - times.run_s
             executions = [run.execution for run in runs if run.execution is not None]
             if executions:
-                run_all(executions, workers)
+                times.add(run_all(executions, workers))
+            watch.lap_s()
             self.last = tuple(run.end() for run in runs)
+            rest_s = sum(run.rest_s for run in runs)
+            times.abort_s += rest_s
+            times.explore_s += watch.lap_s() - rest_s
         except BaseException:
             for run in runs:
                 run.take_back()
@@ -142,6 +161,8 @@ class TPG:
         finally:
             for run in runs:
                 run.dissolve()
+        times.plan_s += watch.lap_s()
+        self.times = times
 
     # -- decisions -------------------------------------------------------------------------------
 
@@ -177,7 +198,7 @@ class TPG:
         decision = self._fixed_for(part.labels[0])
         if decision is None:
             part.sort()
-            run.pilot(self.thresholds)
+            run.pilot(self.thresholds, self.threads)
             if serial_is_fastest(run.properties, self.thresholds, self.threads):
                 decision = SERIAL
         left = len(part.transactions) - run.alone

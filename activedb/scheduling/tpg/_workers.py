@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from activedb.scheduling._operations import Effect
 from activedb.scheduling.tpg._execution import Execution
 from activedb.scheduling.tpg._exploration import Take
+from activedb.scheduling.tpg._times import PhaseTimes, Stopwatch
 from activedb.scheduling.tpg._vertex import Vertex
 
 __all__ = ["run_all"]
@@ -15,7 +16,7 @@ __all__ = ["run_all"]
 _Finished = tuple[Execution, Vertex, Effect | None, Exception | None]
 
 
-def run_all(executions: Sequence[Execution], threads: int) -> None:
+def run_all(executions: Sequence[Execution], threads: int) -> PhaseTimes:
     """Run some TPGs, which have no key in common, to their end.
 
     The calling thread is one of the workers; the others have ended when this returns. Whatever is
@@ -28,11 +29,17 @@ def run_all(executions: Sequence[Execution], threads: int) -> None:
         Made for that many workers.
     threads : int
         How many workers there are.
+
+    Returns
+    -------
+    PhaseTimes
+        Of all workers; nothing was planned.
     """
     crew = _Crew(executions, threads)
     crew.run()
     if crew.error is not None:
         raise crew.error
+    return crew.times()
 
 
 class _Crew:
@@ -55,6 +62,7 @@ class _Crew:
         self._waiting = 0
         self._stirs = 0
         self._seen = [-1] * threads  # of a worker that waits: the stirs that it has seen
+        self._times = [PhaseTimes() for _ in range(threads)]  # each worker changes its own
 
     def run(self) -> None:
         """Work until all is done."""
@@ -69,8 +77,19 @@ class _Crew:
         except BaseException as error:  # it came to the calling thread while it was not at work
             self._stop(error)
         finally:
+            watch = Stopwatch()
             for thread in threads:
                 self._join(thread)
+            self._times[0].wait_s += watch.lap_s()
+
+    def times(self) -> PhaseTimes:
+        """Where the time of the workers went. REQUIRES: all have ended."""
+        found = PhaseTimes()
+        for times in self._times:
+            found.add(times)
+        found.abort_s = sum(execution.aborts.seconds for execution in self._executions)
+        found.explore_s = max(found.explore_s - found.abort_s, 0.0)  # it was part of that
+        return found
 
     def _join(self, thread: threading.Thread) -> None:
         """Wait for the end of a thread, even if the user interrupts this one."""
@@ -81,6 +100,7 @@ class _Crew:
                 self._stop(error)
 
     def _work(self, worker: int) -> None:
+        times, watch = self._times[worker], Stopwatch()
         try:
             finished: _Finished | None = None
             while True:
@@ -88,15 +108,17 @@ class _Crew:
                     if finished is not None:
                         execution, vertex, effect, error = finished
                         execution.finish(worker, vertex, effect, error)
-                    taken = self._take(worker)
+                    taken = self._take(worker, watch)
+                times.explore_s += watch.lap_s()
                 if taken is None:
                     return
                 execution, vertex = taken
                 finished = (execution, vertex, *execution.evaluate(vertex))
+                times.run_s += watch.lap_s()
         except BaseException as error:  # to be raised by the calling thread
             self._stop(error)
 
-    def _take(self, worker: int) -> tuple[Execution, Vertex] | None:
+    def _take(self, worker: int, watch: Stopwatch) -> tuple[Execution, Vertex] | None:
         """What to do next; None: nothing any more. REQUIRES: `_changed`."""
         count = len(self._executions)
         while self.error is None:
@@ -111,7 +133,10 @@ class _Crew:
             self._notify(None)
             if done == count:
                 return None
+            times = self._times[worker]
+            times.explore_s += watch.lap_s()
             self._wait(worker)
+            times.wait_s += watch.lap_s()
         return None
 
     def _notify(self, taken_from: Execution | None) -> None:

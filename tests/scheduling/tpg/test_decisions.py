@@ -15,7 +15,11 @@ import pytest
 from activedb.errors import DefinitionError
 from activedb.scheduling import SerialOrder, SharedTable, State, STransaction
 from activedb.scheduling.tpg import TPG, Decision, Properties, Thresholds, by_tables, calibrate
-from activedb.scheduling.tpg._model import decide, serial_is_fastest
+from activedb.scheduling.tpg.__main__ import as_python
+from activedb.scheduling.tpg.__main__ import main as command
+from activedb.scheduling.tpg._model import decide, serial_is_fastest, threads_run_python_at_once
+from activedb.scheduling.tpg._parts import Known
+from activedb.scheduling.tpg._pilots import PILOTS_MAX, PILOTS_MIN, Pilots, pilots_due
 from tests.scheduling.tpg.ledger import s_transaction, streaming_ledger, transfer, write
 
 accounts = SharedTable("accounts", key=str, initial=100)
@@ -116,8 +120,8 @@ def test_model_looks_at_the_tpg_where_threads_gain() -> None:
     run(scheduler, ledger(400), accounts)
     (report,) = scheduler.last
     # The first few were run alone, to be measured.
-    assert report.properties.transactions == 400 - 16
-    assert report.properties.lds == 400 - 16
+    assert report.properties.transactions == 400 - PILOTS_MIN
+    assert report.properties.lds == 400 - PILOTS_MIN
     assert report.properties.tds > 500
     assert report.decision.explore == "depth-first"
     assert report.decision.unit == "operation"
@@ -135,8 +139,62 @@ def test_functions_that_wait_are_run_by_a_tpg() -> None:
     (report,) = scheduler.last
     assert not report.decision.is_serial
     assert report.properties.compute_us > 1000
-    assert report.properties.transactions == 40 - 10
+    assert report.properties.transactions == 40 - PILOTS_MIN
     assert len(state.of(first)) == 40
+
+
+def test_batches_of_longer_functions_get_a_tpg_after_batches_of_short_ones() -> None:
+    scheduler = TPG(thresholds=replace(thresholds, plan_us=100))
+    run(scheduler, [s_transaction(n, write(first[n])) for n in range(20)], first)
+
+    def waits(value: int) -> int:
+        time.sleep(0.002)
+        return value + 1
+
+    run(scheduler, [s_transaction(n, write(first[n], function=waits)) for n in range(20)], first)
+    (report,) = scheduler.last
+    assert not report.decision.is_serial
+
+
+def test_pilots_that_speak_for_a_tpg_clearly_are_few() -> None:
+    pilots = Pilots(thresholds, 2)  # a TPG costs 5 microseconds per operation
+    for _ in range(PILOTS_MIN):
+        assert not pilots.are_enough
+        pilots.add(2, 200, 0)
+    assert pilots.are_enough
+    known = Known()
+    pilots.tell(known)
+    assert known.compute_us == 99
+    assert known.parallel_share == 1
+
+
+@pytest.mark.skipif(threads_run_python_at_once(), reason="threads could use all of the time")
+def test_pilots_of_which_one_does_not_speak_for_a_tpg_are_as_many_as_can_be() -> None:
+    pilots = Pilots(thresholds, 2)
+    for wall_us, cpu_us in [(50, 50), *[(100, 0)] * 14, (5000, 0)]:
+        pilots.add(1, wall_us, cpu_us)
+    assert not pilots.are_enough
+    known = Known()
+    pilots.tell(known)
+    assert known.compute_us is not None
+    assert known.compute_us < 99, "without the slowest"
+    assert 0.9 < known.parallel_share < 1
+
+
+@pytest.mark.parametrize(
+    ("known", "count", "due"),
+    [
+        (Known(), 8, 2),  # a quarter of the batch
+        (Known(), 1000, PILOTS_MAX),
+        (Known(compute_us=100, parallel_share=1), 40, 0),
+        (Known(compute_us=100, parallel_share=1, unmeasured=87), 40, 0),
+        (Known(compute_us=100, parallel_share=1, unmeasured=88), 40, 10),
+        (Known(compute_us=100, parallel_share=0), 40, 10),  # they are run alone anyway
+        (Known(), 0, 0),
+    ],
+)
+def test_pilots_are_rare_where_the_tpg_is_best(known: Known, count: int, due: int) -> None:
+    assert pilots_due(known, count, thresholds, 2) == due
 
 
 def test_abort_ratio_is_learned_from_former_batches() -> None:
@@ -263,3 +321,24 @@ def test_calibration_measures_every_threshold() -> None:
     assert found.dependencies_high > 0
     assert found.abort_ratio_high > 0
     assert decide(plain, found, never).unit == "operation"
+
+
+def test_calibration_as_a_command_prints_thresholds_as_python(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command(["--operations", "40", "--rounds", "1"])
+    found = eval(capsys.readouterr().out, {"Thresholds": Thresholds})
+    assert isinstance(found, Thresholds)
+    assert found.plan_us > 0
+
+
+def test_thresholds_as_python_are_what_they_were_to_four_digits() -> None:
+    wanted = replace(thresholds, plan_us=4.00004, dependencies_high=12_345, tds_high=math.inf)
+    found = eval(as_python(wanted), {"Thresholds": Thresholds})
+    assert found == replace(wanted, plan_us=4, dependencies_high=12_340)
+
+
+def test_calibration_of_no_threads_is_a_wrong_use(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command(["--threads", "0"])
+    assert "whole numbers from 1" in capsys.readouterr().err
