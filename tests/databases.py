@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 import threading
 import time
 from concurrent.futures import Future
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import activedb as adb
 from lockmgr import LockManager, VerifyingLockTable
+from tests import schemas
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ class Place:
     def __init__(self, server_url: str | None):
         self.is_memory = server_url is None
         self._url = "memory://" if server_url is None else server_url
-        self._schema = None if self.is_memory else f"s{secrets.token_hex(5)}"
+        self._schema = None if server_url is None else schemas.take(server_url)
         self._opened: list[adb.Database] = []
 
     def open(self, **settings: Any) -> adb.Database:
@@ -45,6 +45,8 @@ class Place:
         """Close what was opened; a database that cannot be closed fails the test."""
         for db in self._opened:
             in_thread(db.close).result(PATIENCE_S)
+        if self._schema is not None:
+            schemas.give_back(self._url, self._schema)
 
 
 @contextlib.contextmanager

@@ -39,8 +39,16 @@ def temporary_folder() -> Iterator[Path]:
 
 @contextlib.contextmanager
 def embedded_server() -> Iterator[str]:
-    """Yield the URL of an embedded server with data of its own; stopped afterwards."""
+    """Yield the URL of an embedded server with data of its own; stopped afterwards.
+
+    What it writes is not waited for: processes are killed in tests, computers are not.
+    """
     with temporary_folder() as folder, EmbeddedServer.start(folder / ".activedb") as server:
+        engine = create_engine(server.url, isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            connection.execute(text("ALTER SYSTEM SET fsync = off"))
+            connection.execute(text("SELECT pg_reload_conf()"))
+        engine.dispose()
         yield server.url
 
 

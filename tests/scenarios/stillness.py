@@ -113,6 +113,9 @@ class Stillness:
                 if step.verb == "result":
                     waited &= {step.name}
             elif (number := self._connection_of(step, frame)) is not None:
+                node = stage.nodes.get(step.name)
+                if node is not None and node.is_doomed:
+                    return None  # the server is about to end the wait
                 if server is None:
                     server = stage.ground.server_waits()
                 waited = server.get(number)
