@@ -55,10 +55,15 @@ class Outcome:
 
     @classmethod
     def of_error(cls, error: BaseException) -> Outcome:
-        """That of an s-transaction whose function raised."""
+        """That of an s-transaction whose function raised.
+
+        Of the traceback only the place is kept, as a note: its frames hold the scheduler's, and
+        those all s-transactions of the batch.
+        """
         name = type(error).__name__
         text = str(error)
         reason = text if name == "Abort" and text else f"{name}: {text}" if text else name
+        _forget_frames(error)
         return cls(reason=reason, error=error)
 
 
@@ -102,3 +107,18 @@ class STransaction:
 
     def __repr__(self) -> str:
         return f"<STransaction {self.type} at {self.at.us}>"
+
+
+def _forget_frames(error: BaseException) -> None:
+    """Let go of the frames of an error and of those it came from; note where it was raised."""
+    place, one = error.__traceback__, error
+    if place is not None and not hasattr(error, "__notes__"):
+        while place.tb_next is not None:
+            place = place.tb_next
+        code = place.tb_frame.f_code
+        error.add_note(f"raised in {code.co_name}, {code.co_filename}, line {place.tb_lineno}")
+    seen = set()
+    while one is not None and id(one) not in seen:
+        seen.add(id(one))
+        one.__traceback__ = None
+        one = one.__cause__ or one.__context__
