@@ -111,13 +111,14 @@ class STransaction:
 
 def _forget_frames(error: BaseException) -> None:
     """Let go of the frames of an error and of those it came from; note where it was raised."""
-    place, one = error.__traceback__, error
+    place = error.__traceback__
     if place is not None and not hasattr(error, "__notes__"):
         while place.tb_next is not None:
             place = place.tb_next
         code = place.tb_frame.f_code
         error.add_note(f"raised in {code.co_name}, {code.co_filename}, line {place.tb_lineno}")
-    seen = set()
+    seen: set[int] = set()
+    one: BaseException | None = error
     while one is not None and id(one) not in seen:
         seen.add(id(one))
         one.__traceback__ = None
