@@ -13,7 +13,11 @@ attached as ``__cause__``::
     │   ├── RuleSignatureError        a rule function cannot be called as fn(t, o)
     │   ├── ConditionWrites           a rule's condition writes; it may only read
     │   ├── PatternError              an event expression has no meaning
-    │   └── RuleSyntaxError           a text of the rule language cannot be read, and where
+    │   ├── RuleSyntaxError           a text of the rule language cannot be read, and where
+    │   └── WorkflowError             a workflow of atomic batches is declared wrongly
+    │       ├── WorkflowCycle         programs would have to come before themselves
+    │       ├── UnknownName           a program names a stream or program that nobody defines
+    │       └── DefinedTwice          two definitions of one name
     ├── TransactionError
     │   ├── TransactionAborted        the transaction, or a superior of it, aborted
     │   ├── TransactionCancelled      somebody cancelled it from outside
@@ -47,13 +51,17 @@ attached as ``__cause__``::
         ├── StreamFull                as many events as may wait for a producer do so
         ├── AccessError               an s-transaction accessed what it must not
         ├── BatchFailed               a batch stopped at an offending event, as asked
+        ├── LineageError              what is told of batches and transactions cannot be
+        │   ├── NotRecorded           no batch or transaction has that id
+        │   ├── RecordedTwice         an id or a number is taken
+        │   └── UsedTwice             a program would use a piece of a batch once more
         └── FeedFailed                the source of a stream failed
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 __all__ = [
@@ -68,17 +76,21 @@ __all__ = [
     "ConstraintViolation",
     "CycleLimitExceeded",
     "Deadlock",
+    "DefinedTwice",
     "DefinitionError",
     "FeedFailed",
     "ForeignKeyViolation",
     "InvalidRow",
     "InvalidURL",
     "JavaNotFound",
+    "LineageError",
     "LockNotAvailable",
     "LockTimeout",
+    "NotRecorded",
     "PartialsExceeded",
     "PatternError",
     "ProducerSilent",
+    "RecordedTwice",
     "RowExists",
     "RowNotFound",
     "RuleError",
@@ -100,7 +112,11 @@ __all__ = [
     "TransactionTimeout",
     "UncertainOrder",
     "UniqueViolation",
+    "UnknownName",
     "UnsupportedStatement",
+    "UsedTwice",
+    "WorkflowCycle",
+    "WorkflowError",
     "WrongThread",
 ]
 
@@ -189,6 +205,36 @@ class RuleSyntaxError(DefinitionError):
         return RuleSyntaxError(
             f"{path}: {self}", line=self.line, column=self.column, excerpt=self.excerpt
         )
+
+
+class WorkflowError(DefinitionError):
+    """A workflow is declared wrongly."""
+
+
+class WorkflowCycle(WorkflowError):
+    """Programs would have to come before themselves.
+
+    Attributes
+    ----------
+    programs : tuple of str
+        Each comes before the next one, and the last before the first.
+    """
+
+    def __init__(self, programs: Iterable[str]):
+        self.programs = tuple(programs)
+        super().__init__(
+            "these programs would come before themselves: "
+            + " before ".join([*self.programs, self.programs[0]])
+            + "; take one of their reads= or after= away"
+        )
+
+
+class UnknownName(WorkflowError):
+    """A program names a stream or program that nobody defines."""
+
+
+class DefinedTwice(WorkflowError):
+    """Two programs, or a program and a source stream, have one name."""
 
 
 class TransactionError(ActiveDBError):
@@ -440,6 +486,22 @@ class AccessError(StreamError):
 
 class BatchFailed(StreamError):
     """A batch stopped at an offending event because the run was asked to stop there."""
+
+
+class LineageError(StreamError):
+    """What is told of batches and transactions cannot be; nothing of it was recorded."""
+
+
+class NotRecorded(LineageError):
+    """No batch or transaction has that id."""
+
+
+class RecordedTwice(LineageError):
+    """An id, or a number within a stream or program, is taken."""
+
+
+class UsedTwice(LineageError):
+    """A program would use a piece of a batch once more, although its batches do not overlap."""
 
 
 class FeedFailed(StreamError):

@@ -9,6 +9,7 @@ import pytest
 PACKAGES = (
     "activedb",
     "activedb.analysis",
+    "activedb.batches",
     "activedb.cli",
     "activedb.clock",
     "activedb.columnar",

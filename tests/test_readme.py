@@ -15,6 +15,7 @@ BLOCKS = [
     block
     for name in (
         "README.md",
+        "docs/batches.md",
         "docs/coupling.md",
         "docs/language.md",
         "docs/streams.md",

@@ -1,0 +1,297 @@
+"""Source covers: the source batches to be dropped, so that some batches never were (section 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from activedb.batches._composite import composite
+from activedb.batches._interference import counts, is_independent
+from activedb.batches._lineage import Lineage
+from activedb.batches._listed import listed
+from activedb.errors import LineageError
+
+__all__ = ["Closing", "Cover", "Round", "independent_scover", "scover"]
+
+
+class Closing(StrEnum):
+    """How the construction of a cover came to its end."""
+
+    CLOSED = "closed"
+    """Nothing more can come in."""
+    GROWING = "growing"
+    """It has what is to be merged with batches to come, and will have grown by then."""
+    ENDLESS = "endless"
+    """Overlapping input batches draw in every batch to come: the construction never ends."""
+    CUT = "cut"
+    """It was to stop after so many rounds, and would have gone on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one round of the construction has added.
+
+    Attributes
+    ----------
+    downstream, upstream : tuple of str
+        Transactions that are in D_i and U_i, and were not in D_{i-1} and U_{i-1}.
+    sources : tuple of str
+        The same of s_i, the source batches that are input to U_i.
+    """
+
+    downstream: tuple[str, ...]
+    upstream: tuple[str, ...]
+    sources: tuple[str, ...]
+
+    def record(self) -> dict[str, Any]:
+        """It, as plain data."""
+        return {
+            "downstream": list(self.downstream),
+            "upstream": list(self.upstream),
+            "sources": list(self.sources),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Cover:
+    """A set of source batches from which some batches are derived, and how it was found.
+
+    Attributes
+    ----------
+    of : tuple of str
+        The batches that it covers.
+    sources : tuple of str
+        The cover. Of an endless one the finite choice: `derivation`, made consecutive if asked.
+    closing : Closing
+    derivation : tuple of str
+        The least cover: the sources from which the batches are derived.
+    reached : tuple of str
+        All source batches that the construction came to.
+    rounds : tuple of Round
+    is_independent : bool
+        Whether full compensation of `sources` affects the completion of no other batch, as far as
+        is recorded.
+    reasons : tuple of str
+        Why it is not closed, in sentences.
+    """
+
+    of: tuple[str, ...]
+    sources: tuple[str, ...]
+    closing: Closing
+    derivation: tuple[str, ...]
+    reached: tuple[str, ...]
+    rounds: tuple[Round, ...]
+    is_independent: bool
+    reasons: tuple[str, ...] = ()
+
+    def explain(self) -> list[str]:
+        """The cover in sentences, for people."""
+        lines = [
+            f"{listed(self.of)}: derived from {listed(self.derivation)}.",
+            f"The cover is {listed(self.sources)}, "
+            + ("independent" if self.is_independent else "not independent")
+            + f"; its construction is {self.closing} after {len(self.rounds)} rounds.",
+        ]
+        return [*lines, *self.reasons]
+
+    def record(self) -> dict[str, Any]:
+        """The cover as plain data."""
+        return {
+            "of": list(self.of),
+            "sources": list(self.sources),
+            "closing": str(self.closing),
+            "derivation": list(self.derivation),
+            "reached": list(self.reached),
+            "rounds": [each.record() for each in self.rounds],
+            "is_independent": self.is_independent,
+            "reasons": list(self.reasons),
+        }
+
+
+def scover(
+    lineage: Lineage, ids: str | Iterable[str], *, consecutive: bool = False
+) -> tuple[str, ...]:
+    """The least source covering batch set: the sources from which batches are derived.
+
+    Parameters
+    ----------
+    lineage : Lineage
+    ids : str or iterable of str
+        Batches; also transactions, for what they used.
+    consecutive : bool
+        Add the batches in between, so that those of each source are consecutive.
+
+    Raises
+    ------
+    NotRecorded
+        If there is no such batch.
+
+    Notes
+    -----
+    O(edges of what is above), and with `consecutive` O(n log n) for n source batches.
+    """
+    found = lineage.sources_of(ids)
+    return lineage.in_order(_filled(lineage, set(found))) if consecutive else found
+
+
+def independent_scover(
+    lineage: Lineage,
+    ids: str | Iterable[str],
+    *,
+    consecutive: bool = False,
+    rounds: int | None = None,
+) -> Cover:
+    """The least independent scover, by the iterative construction of section 3.
+
+    D_1 is what the batches trigger, U_i the transactions from which there is a way to D_i, s_i the
+    source batches that are input to U_i, and D_{i+1} the transactions to which there is a way from
+    U_i or that s_i triggers; until U_i does not grow.
+
+    Two additions to the paper's text. A source batch may be input to several transactions, which
+    are all drawn in. And what the completion of no batch depends on draws nothing in:
+    compensated transactions, and those of programs that relax completion.
+
+    Parameters
+    ----------
+    lineage : Lineage
+    ids : str or iterable of str
+        Batches; also transactions.
+    consecutive : bool
+        Fill the gaps of s_i in each round, so that the result is independent and consecutive.
+    rounds : int or None
+        Stop after so many, and take s_i of the last one.
+
+    Raises
+    ------
+    NotRecorded
+        If there is no such batch.
+    LineageError
+        If `rounds` is not positive.
+
+    Notes
+    -----
+    O(edges of what is reached), as each round goes through what is new only; with `consecutive`
+    O(rounds · n log n) more for n source batches.
+    """
+    if rounds is not None and rounds < 1:
+        raise LineageError(f"a cover is made in at least one round, not in {rounds}")
+    given = lineage.in_order({ids} if isinstance(ids, str) else set(ids))
+    construction = _Construction(lineage, given, consecutive=consecutive)
+    found: list[Round] = []
+    is_cut = False
+    while not is_cut and (added := construction.next_round()) is not None:
+        is_cut = len(found) == rounds
+        if not is_cut:
+            found.append(added)
+    derivation = lineage.sources_of(given)
+    sources = reached = lineage.in_order(id for each in found for id in each.sources)
+    closing: Closing
+    reasons: tuple[str, ...]
+    if is_cut:
+        closing, reasons = Closing.CUT, (f"Its construction was stopped after round {rounds}.",)
+    else:
+        closing, reasons = _closing(lineage, construction.visited)
+    if closing is Closing.ENDLESS:
+        sources = scover(lineage, given, consecutive=consecutive)
+        reasons = (
+            *reasons,
+            "However much is dropped, others will be dropped in part, so the least cover is "
+            f"chosen: {listed(sources)}.",
+        )
+    return Cover(
+        given,
+        sources,
+        closing,
+        derivation,
+        reached,
+        tuple(found),
+        is_independent(lineage, sources),
+        reasons,
+    )
+
+
+class _Construction:
+    """The state between two rounds: what is below and above so far, and what was added last."""
+
+    def __init__(self, lineage: Lineage, given: tuple[str, ...], *, consecutive: bool):
+        self._lineage = lineage
+        self._is_consecutive = consecutive
+        self._sources: set[str] = set()
+        # D_i and U_i, with the batches in between; what the next round adds to them first.
+        self._down: set[str] = set()
+        self._up: set[str] = set()
+        self._below = lineage.descendants((*composite(lineage, given), *given))
+        self._above = lineage.ancestors(given)
+
+    @property
+    def visited(self) -> set[str]:
+        """All batches and transactions that the construction came to."""
+        return self._down | self._up
+
+    def next_round(self) -> Round | None:
+        """D_i, U_i and s_i; None if U_i has not grown."""
+        lineage = self._lineage
+        below = self._below
+        self._down |= below
+        linking = [id for id in below if lineage.is_transaction(id) and counts(lineage, id)]
+        above = self._above | lineage.ancestors(linking, without=self._up)
+        sources = {id for id in above if lineage.is_source(id)}
+        if self._is_consecutive:
+            gaps = _filled(lineage, self._sources | sources) - self._sources - sources
+            sources |= gaps
+            above |= gaps
+        if not above:
+            return None
+        self._sources |= sources
+        self._up |= above
+        self._below = lineage.descendants(above, without=self._down)
+        self._above = set()
+        return Round(
+            self._transactions(below), self._transactions(above), lineage.in_order(sources)
+        )
+
+    def _transactions(self, ids: set[str]) -> tuple[str, ...]:
+        lineage = self._lineage
+        return lineage.in_transaction_order(id for id in ids if lineage.is_transaction(id))
+
+
+def _closing(lineage: Lineage, visited: set[str]) -> tuple[Closing, tuple[str, ...]]:
+    overlapping: dict[str, str] = {}
+    waiting: dict[str, str] = {}
+    batches = (id for id in visited if not lineage.is_transaction(id))
+    for id in lineage.in_order(batches):
+        for program in lineage.readers_still_due(id):
+            if not lineage.workflow.completion_matters(program.name):
+                continue
+            grouping = program.reads[lineage.batch(id).stream]
+            if grouping.overlaps:
+                overlapping[program.name] = id
+            elif grouping.gathers or len(program.reads) > 1:
+                waiting[program.name] = id
+    if overlapping:
+        return Closing.ENDLESS, tuple(
+            f"The construction never ends: input batches of {name} overlap, and the next one "
+            f"shares {id}."
+            for name, id in overlapping.items()
+        )
+    if waiting:
+        return Closing.GROWING, tuple(
+            f"It will grow: {id} waits to be an input of {name} together with others."
+            for name, id in waiting.items()
+        )
+    return Closing.CLOSED, ()
+
+
+def _filled(lineage: Lineage, sources: set[str]) -> set[str]:
+    """Source batches and those in between, by number, of each stream."""
+    bounds: dict[str, tuple[int, int]] = {}
+    for id in sources:
+        batch = lineage.batch(id)
+        low, high = bounds.get(batch.stream, (batch.number, batch.number))
+        bounds[batch.stream] = min(low, batch.number), max(high, batch.number)
+    found = set(sources)
+    for stream, (low, high) in bounds.items():
+        found |= {b.id for b in lineage.source_batches(stream) if low <= b.number <= high}
+    return found

@@ -1,0 +1,95 @@
+"""Which other batches would be affected, told before anything is done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from activedb.batches._composite import composite
+from activedb.batches._lineage import Lineage
+from activedb.batches._listed import listed
+from activedb.batches._requirements import Requirement
+
+__all__ = ["Interference", "counts", "interference", "is_independent", "shared_transactions"]
+
+
+@dataclass(frozen=True, slots=True)
+class Interference:
+    """A source batch whose completion would be affected.
+
+    Attributes
+    ----------
+    batch : str
+    shared : tuple of str
+        The transactions of its composite transaction that would be compensated.
+    """
+
+    batch: str
+    shared: tuple[str, ...]
+
+    def record(self) -> dict[str, Any]:
+        """It, as plain data."""
+        return {"batch": self.batch, "shared": list(self.shared)}
+
+    def __str__(self) -> str:
+        return f"{self.batch} would lose {listed(self.shared)}"
+
+
+def counts(lineage: Lineage, transaction: str) -> bool:
+    """Whether the completion of batches depends on a transaction.
+
+    Not if it is compensated already, or its program relaxes completion.
+    """
+    found = lineage.transaction(transaction)
+    program = lineage.workflow.programs[found.program]
+    return found.is_live and program.requires(Requirement.COMPLETION)
+
+
+def interference(
+    lineage: Lineage, transactions: Iterable[str], *, given_up: Iterable[str]
+) -> tuple[Interference, ...]:
+    """The source batches whose completion the compensation of transactions affects.
+
+    Parameters
+    ----------
+    lineage : Lineage
+    transactions : iterable of str
+        What is to be compensated.
+    given_up : iterable of str
+        Source batches that are to be dropped anyway; they do not count as others.
+
+    Returns
+    -------
+    tuple of Interference
+        Empty: the compensation is non-interfering (section 3).
+
+    Notes
+    -----
+    O(batches found · edges of what follows from each).
+    """
+    chosen = {id for id in transactions if counts(lineage, id)}
+    own = set(given_up)
+    found = []
+    for batch in lineage.sources_of(chosen):
+        if batch not in own:
+            shared = lineage.in_transaction_order(chosen & lineage.descendants(batch))
+            found.append(Interference(batch, shared))
+    return tuple(found)
+
+
+def is_independent(lineage: Lineage, sources: str | Iterable[str]) -> bool:
+    """Whether the full compensation of a set of source batches is non-interfering (section 3)."""
+    given = [sources] if isinstance(sources, str) else list(sources)
+    return not interference(lineage, composite(lineage, given), given_up=given)
+
+
+def shared_transactions(
+    lineage: Lineage, first: str | Iterable[str], second: str | Iterable[str]
+) -> tuple[str, ...]:
+    """The transactions that the composite transactions of two sets of batches have in common.
+
+    Two independent sets, neither of which has a source of the other, have none that counts.
+    """
+    both = set(composite(lineage, first)) & set(composite(lineage, second))
+    return lineage.in_transaction_order(both)

@@ -1,0 +1,227 @@
+"""A workflow: programs, the streams between them, and the order in which they come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+import networkx as nx
+
+from activedb.batches._grouping import Grouping, isolated
+from activedb.batches._listed import listed
+from activedb.batches._requirements import Requirement, relaxed_of
+from activedb.errors import DefinedTwice, UnknownName, WorkflowCycle, WorkflowError
+
+__all__ = ["Program", "Workflow"]
+
+
+class Program:
+    """A transaction program; each execution of it is a transaction.
+
+    Parameters
+    ----------
+    name : str
+    reads : str, iterable of str, or mapping of str to Grouping
+        The streams it consumes: a source stream by its name, the output of a program by the
+        program's. With a mapping, how its input batches are formed; isolated otherwise. A program
+        that reads several streams is executed with one input batch of each. None: an OLTP
+        program, executed when it is called.
+    after : str or iterable of str
+        Programs that it follows in control order, without reading what they give out.
+    relax : str or iterable of str
+        Names of `Requirement` that its transactions need not fulfil.
+    compensable : bool
+        Whether it has a compensating action.
+
+    Raises
+    ------
+    WorkflowError
+        If the name is empty, or a requirement unknown.
+
+    Attributes
+    ----------
+    name, compensable
+        As given.
+    reads : mapping of str to Grouping
+    after : frozenset of str
+    relaxed : frozenset of Requirement
+    """
+
+    __slots__ = ("after", "compensable", "name", "reads", "relaxed")
+
+    def __init__(
+        self,
+        name: str,
+        reads: str | Iterable[str] | Mapping[str, Grouping] = (),
+        *,
+        after: str | Iterable[str] = (),
+        relax: str | Iterable[str] = (),
+        compensable: bool = True,
+    ):
+        if not isinstance(name, str) or not name:
+            raise WorkflowError(f"the name of a program is a text that is not empty, not {name!r}")
+        self.name = name
+        if isinstance(reads, str):
+            reads = (reads,)
+        groupings = dict(reads) if isinstance(reads, Mapping) else dict.fromkeys(reads, isolated())
+        for stream, grouping in groupings.items():
+            if not isinstance(grouping, Grouping):
+                raise WorkflowError(
+                    f"program {name!r} reads {stream!r} by {grouping!r}: say isolated(), split(n), "
+                    "merged(n) or overlapping(n)"
+                )
+        self.reads: Mapping[str, Grouping] = MappingProxyType(groupings)
+        self.after = frozenset([after] if isinstance(after, str) else after)
+        self.relaxed = relaxed_of(relax, name)
+        self.compensable = compensable
+
+    def requires(self, requirement: Requirement) -> bool:
+        """Whether its transactions have to fulfil a requirement."""
+        return requirement not in self.relaxed
+
+    def __repr__(self) -> str:
+        return f"<Program {self.name}>"
+
+
+class Workflow:
+    """A composition of programs, with its composition graph (section 2).
+
+    Source streams and programs share one space of names, as the output of a program is named
+    after it.
+
+    Parameters
+    ----------
+    programs : iterable of Program
+    sources : str or iterable of str
+        The source streams: those that come from outside.
+
+    Raises
+    ------
+    WorkflowError
+        If there is no program, or nobody reads a source.
+    DefinedTwice, UnknownName, WorkflowCycle
+        As they say.
+
+    Attributes
+    ----------
+    programs : mapping of str to Program
+        In an order that agrees with the partial order; as given, where that leaves it open.
+    sources : tuple of str
+
+    Notes
+    -----
+    O(programs² + edges), as the partial order is kept with all that follows from it.
+    """
+
+    def __init__(self, programs: Iterable[Program], *, sources: str | Iterable[str]):
+        given = list(programs)
+        self.sources = tuple([sources] if isinstance(sources, str) else sources)
+        _check_names(given, self.sources)
+        by_name = {program.name: program for program in given}
+        self._graph = _composition_graph(given)
+        self._rank = {name: number for number, name in enumerate(_in_order(self._graph))}
+        self.programs: Mapping[str, Program] = MappingProxyType(
+            {name: by_name[name] for name in self._rank}
+        )
+        readers: dict[str, list[Program]] = {name: [] for name in (*self.sources, *by_name)}
+        for program in self.programs.values():
+            for stream in program.reads:
+                readers[stream].append(program)
+        self._readers = {stream: tuple(found) for stream, found in readers.items()}
+        unread = [source for source in self.sources if not self._readers[source]]
+        if unread:
+            raise WorkflowError(
+                f"no program reads the source {listed(unread)}: its batches would never be "
+                "processed; name it in reads= of a program"
+            )
+        self._followers = {name: frozenset(nx.descendants(self._graph, name)) for name in by_name}
+        self._sources_above = self._all_sources_above()
+
+    @property
+    def has_control_order(self) -> bool:
+        """Whether a program follows another one whose output it does not read."""
+        return any(program.after for program in self.programs.values())
+
+    def readers(self, stream: str) -> tuple[Program, ...]:
+        """The programs that consume a stream; none if there is no such stream."""
+        return self._readers.get(stream, ())
+
+    def rank(self, program: str) -> int:
+        """A program's place in `programs`."""
+        return self._rank[program]
+
+    def precedes(self, first: str, second: str) -> bool:
+        """Whether one program comes before another in the partial order."""
+        return second in self._followers[first]
+
+    def sources_above(self, stream: str) -> frozenset[str]:
+        """The source streams that a stream is derived from; a source stream is its own."""
+        return self._sources_above[stream]
+
+    def completion_matters(self, program: str) -> bool:
+        """Whether a program, or one that follows it, has to be executed for each batch."""
+        return any(
+            self.programs[name].requires(Requirement.COMPLETION)
+            for name in (program, *self._followers[program])
+        )
+
+    def graph(self) -> nx.DiGraph:
+        """The composition graph, as a copy: programs, and edges of ``kind`` stream or control."""
+        return self._graph.copy()
+
+    def _all_sources_above(self) -> dict[str, frozenset[str]]:
+        above = {source: frozenset([source]) for source in self.sources}
+        for name, program in self.programs.items():
+            over = (*program.reads, *program.after)
+            above[name] = frozenset().union(*(above[stream] for stream in over))
+        return above
+
+    def __repr__(self) -> str:
+        return f"<Workflow {listed(self.sources)} → {listed(self.programs)}>"
+
+
+def _check_names(programs: list[Program], sources: tuple[str, ...]) -> None:
+    if not programs:
+        raise WorkflowError("a workflow has at least one program")
+    seen: set[str] = set()
+    for name in [*sources, *(program.name for program in programs)]:
+        if name in seen:
+            raise DefinedTwice(
+                f"{name!r} is defined twice: source streams and programs share one space of names, "
+                "as the output of a program is named after it"
+            )
+        seen.add(name)
+    names = {program.name for program in programs}
+    for program in programs:
+        for stream in program.reads:
+            if stream not in seen:
+                raise UnknownName(
+                    f"program {program.name!r} reads {stream!r}, which is no source and no "
+                    f"program; there are {listed(sorted(seen))}"
+                )
+        for name in sorted(program.after):
+            if name not in names:
+                raise UnknownName(
+                    f"program {program.name!r} comes after {name!r}, which is no program; "
+                    f"there are {listed(sorted(names))}"
+                )
+
+
+def _composition_graph(programs: list[Program]) -> nx.DiGraph:
+    graph = nx.DiGraph()
+    graph.add_nodes_from(program.name for program in programs)
+    for program in programs:
+        graph.add_edges_from(
+            ((name, program.name) for name in sorted(program.after)), kind="control"
+        )
+        graph.add_edges_from(
+            ((name, program.name) for name in program.reads if name in graph), kind="stream"
+        )
+    return graph
+
+
+def _in_order(graph: nx.DiGraph) -> list[str]:
+    try:
+        return list(nx.lexicographical_topological_sort(graph, key=list(graph).index))
+    except nx.NetworkXUnfeasible:
+        raise WorkflowCycle(edge[0] for edge in nx.find_cycle(graph)) from None
