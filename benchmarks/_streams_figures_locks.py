@@ -85,7 +85,7 @@ def _varied(
 
 
 def _by_reads(granularity: str, scale: float) -> list[Panel]:
-    load = RuleLoad(max(round(96 * scale), 4))
+    load = RuleLoad(max(round(384 * scale), 4))
     reads = (1, 2, 3, 4, 6, 8, 10) if scale >= 1 else (1, 2)
     return _varied(granularity, "reads", reads, "reads per s-transaction", load)
 

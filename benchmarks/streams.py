@@ -76,7 +76,7 @@ class Sizes:
         default_factory=lambda: {"sl": Load(2), "gs": Load(4), "tp": Load(1)}
     )
     python: Load = field(default=Load(10))
-    rules: RuleLoad = field(default=RuleLoad(192))
+    rules: RuleLoad = field(default=RuleLoad())
     reads: tuple[int, ...] = (1, 6)
     waiting: dict[str, Any] = field(
         default_factory=lambda: {

@@ -20,7 +20,9 @@ SHIFT: Final = 32
 COUNT: Final = (1 << SHIFT) - 1
 """Of a word of `waits`: how many are waited for; above it, when that was last changed."""
 
+NOBODY: Final = -1
 _WHOLE: Final = -1  # in place of a column: the key is in `constants`
+_NUMBER_MAX: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +103,8 @@ class Planner:
         )
         self._firsts = np.array(firsts, np.int64)
         self._weights = np.array([len(templates) for templates in layout.templates], np.int64)
-        keys = total + len(layout.tables)
-        self._writers = np.full(keys, -1, np.int64)  # the last, as numbers that only rise
-        self._readers = np.full(keys, -1, np.int64)
+        # Of each key the last writer and the newest of its readers, as numbers that only rise.
+        self._known = np.full((total + len(layout.tables), 2), NOBODY, np.int32)
         self._rows = 0
         self._nodes = 0
 
@@ -118,10 +119,13 @@ class Planner:
         first_edge = np.full(count, -1, np.int32)
         edge_to, edge_next = np.empty(2 * accesses, np.int32), np.empty(2 * accesses, np.int32)
         waits = np.zeros(count, np.int64)
+        if max(self._rows + count, self._nodes + accesses) > _NUMBER_MAX:
+            self._known.fill(NOBODY)
+            self._rows = self._nodes = 0
         nodes = connect(
             first, rows.codes, keys, self._firsts, self._columns, self._constants, self._offsets,
-            self._writes, self._writers, self._readers, self._rows, self._nodes,
-            np.empty(accesses, np.int32), np.empty(accesses, np.int64),
+            self._writes, self._known, self._rows, self._nodes,
+            np.empty(accesses, np.int32), np.empty(accesses, np.int32),
             first_edge, edge_to, edge_next, waits,
         )  # fmt: skip
         self._rows += count
@@ -163,14 +167,15 @@ class Planner:
 @jit
 def connect(
     first: int, codes: Ints, keys: Ints, firsts: Ints, columns: Ints, constants: Ints,
-    offsets: Ints, writes: Ints, writers: Ints, readers: Ints, rows_before: int, nodes_before: int,
-    node_row: Column, node_next: Ints, first_edge: Column, edge_to: Column, edge_next: Column,
+    offsets: Ints, writes: Ints, known: Column, rows_before: int, nodes_before: int,
+    node_row: Column, node_next: Column, first_edge: Column, edge_to: Column, edge_next: Column,
     waits: Ints,
 ) -> int:  # fmt: skip
     """Write the edges; how many nodes there are in the lists of readers.
 
-    Per key the last writer is known, and a list of those that have read since. Numbers of rows and
-    nodes go on from batch to batch: smaller ones are of former batches, and wait for nothing.
+    Per key the last writer is `known`, and the first node of a list of those that have read since.
+    Numbers of rows and nodes go on from batch to batch: smaller ones are of former batches, and
+    nobody waits for them.
     """
     nodes = 0
     edges = 0
@@ -179,10 +184,10 @@ def connect(
         for access in range(firsts[code], firsts[code + 1]):
             column = columns[access]
             key = offsets[access] + (constants[access] if column < 0 else keys[column, row])
-            writer = writers[key] - rows_before
+            writer = known[key, 0] - rows_before
             alone = True
             if writes[access]:
-                node = readers[key] - nodes_before
+                node = known[key, 1] - nodes_before
                 while node >= 0:
                     reader = node_row[node]
                     if reader != row:
@@ -193,13 +198,13 @@ def connect(
                         edges += 1
                         waits[row] += 1
                     node = node_next[node]
-                writers[key] = rows_before + row
-                readers[key] = -1
+                known[key, 0] = rows_before + row
+                known[key, 1] = NOBODY
             else:
-                known = readers[key] - nodes_before
+                next_node = known[key, 1] - nodes_before
                 node_row[nodes] = row
-                node_next[nodes] = known if known >= 0 else -1
-                readers[key] = nodes_before + nodes
+                node_next[nodes] = next_node if next_node >= 0 else -1
+                known[key, 1] = nodes_before + nodes
                 nodes += 1
             if alone and writer >= 0 and writer != row:
                 edge_to[edges] = row

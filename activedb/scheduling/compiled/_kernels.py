@@ -135,7 +135,7 @@ class Kernel:
             A stack of rows to run; its length bounds how many are run.
         count : int
             Its height.
-        done : array of int64, as long as `todo`
+        done : array of int64, at least as long as `todo`
             Gets the rows that were run.
         made : int
             How many are there already.

@@ -30,7 +30,7 @@ _SAMPLE = 32  # rows that show what one costs
 _WORTH_S = 0.002  # threads are worth it for batches that take longer,
 _ROW_WORTH_S = 0.5e-6  # and rows that take longer than to plan them
 _PARALLELISM_MIN = 1.2
-_CHUNK_S = 0.002
+_CHUNK_S = 0.01  # to hand a chunk out takes some ten microseconds
 
 
 class ColumnRun:

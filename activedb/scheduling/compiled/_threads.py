@@ -16,6 +16,7 @@ __all__ = ["run_plan"]
 Chunk = Callable[[Any, int, Any, int, int], tuple[int, int, int]]
 
 _CHUNK_MAX = 4096
+_FOLLOWING = 10  # rows of a chunk for each that it may go on to
 
 
 def run_plan(
@@ -37,7 +38,8 @@ def run_plan(
         Runs a row that the kernel leaves to Python.
     threads : int
     chunk_rows : int
-        How many rows a thread takes at most at a time.
+        How many rows a thread takes at most at a time. It may go on to a tenth as many that waited
+        for those alone: what it goes on to no other thread can take.
 
     Returns
     -------
@@ -91,6 +93,7 @@ class _Handout:
         self._edges = (plan.first_edge, plan.edge_to, plan.edge_next, plan.waits)
         self._share = 2 * threads
         self._chunk_rows = chunk_rows
+        self._following = max(1, chunk_rows // _FOLLOWING)
         self._changed = threading.Condition(threading.Lock())
         self._ready_count = plan.ready_count
         self._left = plan.count
@@ -111,8 +114,8 @@ class _Handout:
         alone: Callable[[int], None],
     ) -> None:
         """What each thread does."""
-        todo = np.empty(self._chunk_rows, np.int64)
-        done = np.empty(self._chunk_rows, np.int64)
+        todo = np.empty(self._chunk_rows + self._following, np.int64)
+        done = np.empty(len(todo), np.int64)
         made, busy_s = 0, 0.0
         while True:
             with self._changed:
@@ -123,9 +126,10 @@ class _Handout:
             if not left:
                 return
             start, made = time.thread_time(), 0
+            part = todo[: left + self._following]
             while left:
-                row, left, made = chunk(todo, left, done, made, now)
-                assert made + left <= len(done)
+                row, left, made = chunk(part, left, done, made, now)
+                assert made + left <= len(part)
                 if row >= 0:
                     alone(row)
             busy_s = time.thread_time() - start

@@ -63,6 +63,10 @@ class Writer(ABC):
     def _type(self, templates: tuple[Template, ...]) -> None:
         written: list[Written] = []
         results: list[str] = []
+        for template in templates:  # what is far away in memory is fetched all at once
+            for source in template.direct:
+                if not isinstance(source.key, Computed) and source.window_us is None:
+                    self._value(source)
         for number, template in enumerate(templates):
             key = self._key(template.targets[0]) if isinstance(template, Write) else ""
             values = [self._value(source) for source in template.direct]

@@ -406,6 +406,16 @@ def test_run_in_small_parts_with_rows_left_to_python_gives_the_serial_order(
         compare(LEDGER, run, events_of(LEDGER, ("from", "to"), seed, 600), seed)
 
 
+def test_run_whose_planner_begins_to_count_anew_gives_the_serial_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("activedb.scheduling.compiled._conflicts._NUMBER_MAX", 400)
+    run = ColumnRun(LEDGER, threads=2, decision="parallel")
+    compare(LEDGER, run, events_of(LEDGER, ("from", "to"), 4, 600), 4)
+    assert run._planner is not None
+    assert run._planner._rows < 400  # of 600
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [({"decision": "magic"}, "a decision is one of"), ({"threads": 0}, "threads is a whole")],
