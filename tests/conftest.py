@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
 _SEED = os.environ.setdefault("ACTIVEDB_TEST_SEED", str(random.randrange(2**32)))
 _REPOSITORY = Path(__file__).resolve().parent.parent
+_MANY = 12  # tests with Spark that are worth an archive of its classes
+_CLASSES = pytest.StashKey[Path | None]()
 
 hypothesis.settings.register_profile(
     "activedb",
@@ -42,6 +44,28 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def pytest_report_header() -> str:
     """Say with which seed the same random programs are run again, here and by child processes."""
     return f"ACTIVEDB_TEST_SEED={_SEED}"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Before the first of many tests with Spark, have its JVMs share their classes."""
+    if item.get_closest_marker("spark") is None or _CLASSES in item.config.stash:
+        return
+    of_spark = (each for each in item.session.items if each.get_closest_marker("spark"))
+    archive: Path | None = None
+    if len(list(of_spark)) >= _MANY:
+        from tests.java_classes import archive_for
+
+        base: Path = item.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
+        shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+        archive = archive_for(shared / "spark-classes")
+    item.config.stash[_CLASSES] = archive
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Remove what is large; a JVM that misses it starts without."""
+    archive = session.config.stash.get(_CLASSES, None)
+    if archive is not None:
+        archive.unlink(missing_ok=True)
 
 
 @pytest.fixture(scope="session")
