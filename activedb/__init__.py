@@ -41,7 +41,7 @@ from activedb.events import (
     some_of,
     updated,
 )
-from activedb.streams import AtomicBatch, Files, Stream
+from activedb.streams import AtomicBatch, Files, Kafka, Rate, Replay, Socket, Stream
 from activedb.transactions import Child, State, Transaction
 
 __all__ = [
@@ -53,12 +53,16 @@ __all__ = [
     "Expression",
     "Files",
     "FixedErrorClock",
+    "Kafka",
     "KernelClock",
     "Node",
     "Occurrence",
     "Producers",
+    "Rate",
+    "Replay",
     "Settings",
     "SimulatedClock",
+    "Socket",
     "Stabilizer",
     "State",
     "Stream",

@@ -39,6 +39,29 @@ def next_batch_id(checkpoint: Path) -> int:
     return max(done, default=-1) + 1
 
 
+def planned_ms(checkpoint: Path, batch_id: int) -> int:
+    """Return when Spark has planned a micro-batch, in milliseconds since 1970 UTC."""
+    text = (checkpoint / "offsets" / str(batch_id)).read_text(encoding="utf-8")
+    return int(json.loads(text.splitlines()[1])["batchTimestampMs"])
+
+
+def has_ended(checkpoint: Path, since: int = 0) -> bool:
+    """Whether the last micro-batch that counts as processed is the last of its source.
+
+    REQUIRES: the query has one source, one of ours, whose offsets say ``"end"``.
+
+    Parameters
+    ----------
+    since : int
+        The first micro-batch that may be it.
+    """
+    done = next_batch_id(checkpoint) - 1
+    if done < since:
+        return False
+    text = (checkpoint / "offsets" / str(done)).read_text(encoding="utf-8")
+    return bool(json.loads(text.splitlines()[2]).get("end"))
+
+
 def has_read_file(checkpoint: Path, name: str) -> bool:
     """Whether a file of this name is part of any micro-batch so far. O(files read)."""
     # One line of JSON per file, in one log per micro-batch; every tenth holds all before it.

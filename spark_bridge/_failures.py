@@ -14,6 +14,8 @@ from typing import Any
 _JVM_EXIT_S_MAX = 10
 _CAUSE = re.compile(r"^Caused by: [\w.$]+: (\S.*)$", re.MULTILINE)
 _QUERY = re.compile(r"^\[STREAM_FAILED\] .*? terminated with exception: ")
+_OF_SOURCE = re.compile(r"\[PYTHON_(?:STREAMING_)?DATA_SOURCE_(?:RUNTIME_)?ERROR\]")
+_PYTHON = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception): (\S.*)$", re.MULTILINE)
 _STATE = re.compile(r"\s*SQLSTATE: \w+.*$")
 
 
@@ -36,6 +38,12 @@ def take_down(error: Exception) -> tuple[str, SparkError]:
 
 def _summary(text: str) -> str:
     """Return the first line, or the causes below it where it only says that something failed."""
+    of_source = _OF_SOURCE.search(text)
+    if of_source is not None:
+        # A source of ours, in another process: what it raised is the last line of its traceback.
+        said = _PYTHON.findall(text[of_source.end() :])
+        if said:
+            return _STATE.sub("", said[-1]).rstrip(". ")
     causes = [_STATE.sub("", cause) for cause in _CAUSE.findall(text)]
     # Spark's own causes carry their condition, `[FAILED_READ_FILE.NO_HINT] ...`; the last of all
     # is what really happened.

@@ -5,81 +5,114 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from activedb.errors import ConfigurationError, DefinitionError, FeedFailed
+from activedb.errors import ConfigurationError, DefinitionError
+from activedb.streams import Files
 from spark_bridge._checkpoint import next_batch_id, read_query_id
-from spark_bridge._file_queue import FileQueue
+from spark_bridge._file_drive import FileDrive
 from spark_bridge._java import check_tools
+from spark_bridge._live_drive import LiveDrive
+from spark_bridge._metrics import FeedMetrics
 from spark_bridge._run import Run
-from spark_bridge._session import session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from pyspark.sql import DataFrame
-    from pyspark.sql.streaming.query import StreamingQuery
 
     from activedb.streams import AtomicBatch, Stream
 
 _FUTURE_MAX_S = 60.0  # as in the settings of a database
-_FOLLOW_S = 0.5  # how often to look for new files
 _FOLLOWING = {"processingTime": "200 milliseconds"}  # an idle query takes next to no CPU time
 _STOP_S_MAX = 1  # how soon an idle query notices that its run has ended
 
 
 class SparkFeed:
-    """Feeds a declared stream from files, each file once, in the order of their names.
+    """Feeds a declared stream from its source.
+
+    Files are read once each, in the order of their names. What other sources do, and what is left
+    of their rows after a restart, their declarations say: `Replay`, `Kafka`, `Socket`, `Rate`.
 
     Parameters
     ----------
     stream : Stream
-        The declaration; its source says how to read the files.
-    input : Path
-        A folder, or a single file.
+        The declaration; its source says where the rows come from.
+    input : Path or None
+        For files and replays: a folder, or a single file. A replay may have its own; other sources
+        take none.
     checkpoint : Path
         A folder of this stream's own. It remembers what has been read: a second run with the same
         one goes on where the first ended. Created when missing.
     follow : bool
-        Wait for new files instead of returning when all there are have been processed.
+        Wait for new rows instead of returning when all there are have been processed. A socket is
+        followed beyond the end of a connection, Kafka beyond what is there now.
     future_max_s : float
         How far ahead of the clock an event's time may move the watermark: the database's setting of
         this name.
 
+    Attributes
+    ----------
+    metrics : FeedMetrics
+        How fast it goes and how far it is.
+
     Raises
     ------
     ConfigurationError
-        If pyspark is missing, the input does not exist, or no file in it matches.
+        If pyspark is missing, the input does not exist, no file in it matches, or the source takes
+        none; or if the source never ends and is not followed.
     JavaNotFound
         If there is no Java 17 or newer.
     DefinitionError
-        If the stream has no files as its source.
+        If the stream has no source.
     """
 
     def __init__(
         self,
         stream: Stream,
-        input: Path,
+        input: Path | None,
         checkpoint: Path,
         *,
         follow: bool = False,
         future_max_s: float = _FUTURE_MAX_S,
     ) -> None:
-        if stream.source is None:
+        source = stream.source
+        if source is None:
             raise DefinitionError(
-                f"stream {stream.name!r} has no source; declare source=Files(...), or feed it "
-                "from a DataFrame with spark_bridge.feed()"
+                f"stream {stream.name!r} has no source; declare one, as source=Files(...), or feed "
+                "it from a DataFrame with spark_bridge.feed()"
             )
         check_tools()
+        self.metrics = FeedMetrics()
         self._stream = stream
-        self._source = stream.source
         self._checkpoint = checkpoint.resolve()
-        self._files = FileQueue(self._source, input, self._checkpoint)
-        self._follow = follow
         self._future_max_s = future_max_s
         self._stop = threading.Event()
-        if not follow and not self._files.list_all():
-            pattern = self._source.glob or "*"
-            raise ConfigurationError(f"no file in {input} matches {pattern!r}")
+        self._drive: FileDrive | LiveDrive
+        if isinstance(source, Files):
+            if input is None:
+                raise ConfigurationError(
+                    f"stream {stream.name!r} reads files: give the input, a file or a folder "
+                    "(--input)"
+                )
+            self._drive = FileDrive(
+                stream,
+                source,
+                input,
+                self._checkpoint,
+                follow=follow,
+                future_max_s=future_max_s,
+                stopping=self._stop,
+            )
+        else:
+            self._drive = LiveDrive(
+                stream,
+                source,
+                input,
+                self._checkpoint,
+                follow=follow,
+                future_max_s=future_max_s,
+                stopping=self._stop,
+            )
 
     @property
     def query_id(self) -> str | None:
@@ -95,81 +128,30 @@ class SparkFeed:
         return next_batch_id(self._checkpoint)
 
     def stop(self) -> None:
-        """Make :meth:`run` return after the files at hand. Callable from any thread."""
+        """Make :meth:`run` return soon, of files after those at hand. Callable from any thread."""
         self._stop.set()
 
     def run(self, apply: Callable[[AtomicBatch], None]) -> None:
         """Call ``apply``, on this thread, with one atomic batch after the other.
 
-        Returns when all files are processed or, when following, after :meth:`stop`. What
-        ``apply`` raises, and an interrupt, leave unchanged; the batch then does not count as
-        processed and comes again, the same, in the next run.
+        Returns when all is processed or, when following, after :meth:`stop`. What ``apply``
+        raises, and an interrupt, leave unchanged; the batch then does not count as processed and
+        comes again, the same, in the next run.
 
         Raises
         ------
+        ConfigurationError
+            If Spark runs already, without what the source needs.
         DefinitionError
             If an expression, the schema or an option cannot be understood.
         FeedFailed
-            If Spark fails, or a file cannot be read.
+            If Spark or the source fails, or a file cannot be read.
         """
         self._stop.clear()
-        self._files.open()
-        if not self._follow and not self._files.is_pending() and not self._files.list_new():
+        if not self._drive.begin():
             return
-        run = Run(self._stream.name, self._checkpoint)
-        run.go(lambda: self._produce(run), apply, self._stop.set)
-
-    def _produce(self, run: Run) -> None:
-        if not self._await_first_group():
-            return
-        with session() as spark:
-            from spark_bridge._projection import project
-            from spark_bridge._reading import FILE_ORDER, read_files
-
-            df, corrupt = read_files(spark, self._stream, self._source, self._files)
-            order = FILE_ORDER if self._source.per_batch > 1 else ()
-            projected = project(
-                df, self._stream, future_max_s=self._future_max_s, order=order, corrupt=corrupt
-            )
-            trigger = _FOLLOWING if self._follow else {"processingTime": "0 seconds"}
-            try:
-                with run.query(projected, trigger=trigger, order=order) as query:
-                    self._drive(query)
-            except FeedFailed as error:
-                raise FeedFailed(self._files.with_real_names(str(error))) from error.__cause__
-
-    def _await_first_group(self) -> bool:
-        """Have a group pending, from an earlier run or new; False when stopped before."""
-        while not self._files.is_pending():
-            for group in self._files.groups(self._files.list_new()):
-                self._files.show(group)
-                break
-            else:
-                if self._stop.wait(_FOLLOW_S):
-                    return False
-        return True
-
-    def _drive(self, query: StreamingQuery) -> None:
-        self._settle(query)
-        while not self._stop.is_set():
-            for group in self._files.groups(self._files.list_new()):
-                self._files.show(group)
-                self._settle(query)
-                if self._stop.is_set():
-                    return
-            if not self._follow:
-                return
-            self._stop.wait(_FOLLOW_S)
-
-    def _settle(self, query: StreamingQuery) -> None:
-        """Wait until what is pending is processed and committed."""
-        # The first call may be answered by a look at the folder from before the group was in it;
-        # such looks come one after the other, so the second call is answered by a later one.
-        query.processAllAvailable()
-        query.processAllAvailable()
-        if not query.isActive:
-            raise FeedFailed(f"stream {self._stream.name!r}: the query was stopped from outside")
-        self._files.settle()
+        run = _run_of(self._stream, self._checkpoint, self.metrics, self._future_max_s)
+        run.go(lambda: self._drive.produce(run), apply, self._stop.set)
 
 
 def feed(
@@ -180,6 +162,7 @@ def feed(
     *,
     follow: bool = False,
     future_max_s: float = _FUTURE_MAX_S,
+    metrics: FeedMetrics | None = None,
 ) -> None:
     """Feed a stream from any streaming DataFrame, in that DataFrame's own Spark session.
 
@@ -188,7 +171,7 @@ def feed(
     df : pyspark.sql.DataFrame
         The input; for its columns the stream's expressions are written.
     stream : Stream
-        The declaration; its source is not looked at.
+        The declaration; its source is not looked at, nor its `latency_max`.
     apply : Callable[[AtomicBatch], None]
         Called on this thread with one atomic batch after the other; see :meth:`SparkFeed.run`.
     checkpoint : Path
@@ -198,6 +181,8 @@ def feed(
         been processed.
     future_max_s : float
         As for :class:`SparkFeed`.
+    metrics : FeedMetrics, optional
+        Is filled while it runs.
 
     Raises
     ------
@@ -215,7 +200,7 @@ def feed(
     stopping = threading.Event()
     checkpoint = checkpoint.resolve()
     projected = project(df, stream, future_max_s=future_max_s)
-    run = Run(stream.name, checkpoint)
+    run = _run_of(stream, checkpoint, metrics or FeedMetrics(), future_max_s)
 
     def produce() -> None:
         trigger = _FOLLOWING if follow else {"availableNow": True}
@@ -224,3 +209,11 @@ def feed(
                 pass
 
     run.go(produce, apply, stopping.set)
+
+
+def _run_of(stream: Stream, checkpoint: Path, metrics: FeedMetrics, future_max_s: float) -> Run:
+    if stream.producer is None:
+        return Run(stream.name, checkpoint, metrics)
+    from spark_bridge._producer_marks import ProducerMarks
+
+    return Run(stream.name, checkpoint, metrics, ProducerMarks(stream, checkpoint, future_max_s))

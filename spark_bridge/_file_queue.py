@@ -9,6 +9,7 @@ folder of files, and copying a folder changes it. So Spark reads a folder of our
         current -> groups/00000007                   what Spark reads
         settled -> groups/00000006                   the last group known to be processed
         schema.json                                  columns, where the stream declares none
+        nothing                                      an empty file, for a group without rows
 
 A group is complete before ``current`` moves to it, in one atomic step, so one group is one
 micro-batch. A group behind ``current`` was never shown. Whatever a crash leaves is therefore
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from activedb.streams import Files
+    from spark_bridge._batch_size import BatchSize
 
 _PLAIN_NAME_CHARS_MAX = 200
 
@@ -42,7 +44,7 @@ class FileQueue:
     Parameters
     ----------
     source : Files
-        What to read and how many files make a group.
+        Which files to read.
     input : Path
         A folder or a single file.
     checkpoint : Path
@@ -64,6 +66,7 @@ class FileQueue:
         self._groups = folder / "groups"
         self._settled = folder / "settled"
         self.current = folder / "current"
+        self._nothing = folder / "nothing"
         self.schema = folder / "schema.json"
 
     def open(self) -> None:
@@ -96,10 +99,10 @@ class FileQueue:
         """
         return [file for file in self.list_all() if str(file) not in self._seen]
 
-    def groups(self, files: list[Path]) -> Iterator[list[Path]]:
-        """Cut files into groups of ``per_batch``."""
+    def groups(self, files: list[Path], size: BatchSize) -> Iterator[list[Path]]:
+        """Cut files into groups, each of the size that holds when it is asked for."""
         rest = iter(files)
-        while group := list(itertools.islice(rest, self._source.per_batch)):
+        while group := list(itertools.islice(rest, size.size)):
             yield group
 
     def show(self, group: list[Path]) -> None:
@@ -113,6 +116,11 @@ class FileQueue:
         _move(self.current, folder.name)
         self._next += 1
         self._seen.update(map(str, group))
+
+    def show_nothing(self) -> None:
+        """Show Spark a group without rows. REQUIRES: none is pending."""
+        self._nothing.touch()
+        self.show([self._nothing])
 
     def settle(self) -> None:
         """Note that the current group is processed. REQUIRES: Spark has nothing left to read.

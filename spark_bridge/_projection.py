@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
-from pyspark.sql.types import DataType, DateType, TimestampNTZType, TimestampType
+from pyspark.sql.types import (
+    DataType,
+    DateType,
+    DayTimeIntervalType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from activedb.errors import DefinitionError
 from activedb.streams import PARAM_PREFIX
@@ -56,8 +62,8 @@ def project(
     Raises
     ------
     DefinitionError
-        If an expression cannot be understood, the timestamp is no TIMESTAMP, or an event type
-        needs a parameter that the input does not have.
+        If an expression cannot be understood, the timestamp is no TIMESTAMP, the accuracy no
+        interval, or an event type needs a parameter that the input does not have.
     """
     inputs = [name for name in df.columns if name not in order and name != corrupt]
     params = (
@@ -70,10 +76,13 @@ def project(
     )
     _check_required(stream, params)
     event_id = sf.lit(None) if stream.id is None else _safe(df, stream, "id", stream.id)
+    time_us = _time_us(df, stream)
     named = df.select(
         _safe(df, stream, "type", stream.type).cast("string").alias("event_type"),
-        _time_us(df, stream).alias("event_time_us"),
+        time_us.alias("event_time_us"),
+        *_interval_us(df, stream, time_us),
         event_id.cast("string").alias("event_id"),
+        *_producer(df, stream),
         *(column.alias(PARAM_PREFIX + name) for name, column in params.items()),
         sf.struct(*map(_column, inputs)).alias(_INPUT),
         (sf.lit(None) if corrupt is None else _column(corrupt)).cast("string").alias(_CORRUPT),
@@ -87,7 +96,7 @@ def project(
         sf.when(_is_bad(stream), text).alias("raw"),
         *map(_column, order),
         # NULL must not move the watermark, and Spark would read it as 1970.
-        sf.coalesce(_believed(future_max_s), earliest).alias(WATERMARK),
+        sf.coalesce(_believed(stream, future_max_s), earliest).alias(WATERMARK),
     ).withWatermark(WATERMARK, f"{_delay_ms(stream)} milliseconds")
 
 
@@ -118,25 +127,68 @@ def _safe(df: DataFrame, stream: Stream, what: str, expression: str) -> Column:
 
 
 def _time_us(df: DataFrame, stream: Stream) -> Column:
-    column = _safe(df, stream, "timestamp", stream.timestamp)
+    return _moment_us(df, stream, "timestamp", stream.timestamp)
+
+
+def _moment_us(df: DataFrame, stream: Stream, what: str, expression: str) -> Column:
+    column = _safe(df, stream, what, expression)
     kind = df.select(column).schema[0].dataType
     # A cast from a number would read it as seconds and from a text by Spark's own rules.
     if not isinstance(kind, TimestampType | TimestampNTZType):
         raise DefinitionError(
-            f"stream {stream.name!r}: the expression for timestamp, {stream.timestamp!r}, is of "
+            f"stream {stream.name!r}: the expression for {what}, {expression!r}, is of "
             f"type {kind.simpleString().upper()}; it must be a TIMESTAMP (see timestamp_millis, "
             "try_to_timestamp)"
         )
     return sf.unix_micros(_within_years(column.cast("timestamp"), TimestampType()))
 
 
-def _believed(future_max_s: float) -> Column:
-    """Return the event's time, NULL if it is from the future.
+def _interval_us(df: DataFrame, stream: Stream, time_us: Column) -> tuple[Column, ...]:
+    """Return the ends of the time's interval, both NULL where they are none; () if it is exact."""
+    accuracy = stream.accuracy
+    if accuracy is None:
+        return ()
+    if isinstance(accuracy, tuple):
+        what = "the earliest moment", "the latest moment"
+        low, high = (_moment_us(df, stream, *end) for end in zip(what, accuracy, strict=True))
+    else:
+        width = _width_us(df, stream, accuracy)
+        low, high = time_us - width, time_us + width
+    is_interval = (low <= time_us) & (time_us <= high)
+    return (
+        sf.when(is_interval, low).alias("event_low_us"),
+        sf.when(is_interval, high).alias("event_high_us"),
+    )
+
+
+def _producer(df: DataFrame, stream: Stream) -> tuple[Column, ...]:
+    if stream.producer is None:
+        return ()
+    column = _safe(df, stream, "producer", stream.producer)
+    return (column.cast("string").alias("event_producer"),)
+
+
+def _width_us(df: DataFrame, stream: Stream, accuracy: str | timedelta) -> Column:
+    if isinstance(accuracy, timedelta):
+        return sf.lit(accuracy // timedelta(microseconds=1)).cast("bigint")
+    column = _safe(df, stream, "accuracy", accuracy)
+    kind = df.select(column).schema[0].dataType
+    if not isinstance(kind, DayTimeIntervalType):
+        raise DefinitionError(
+            f"stream {stream.name!r}: the expression for accuracy, {accuracy!r}, is of type "
+            f"{kind.simpleString().upper()}; it must be an INTERVAL DAY TO SECOND (see "
+            "make_dt_interval), or give two expressions, for the earliest and the latest moment"
+        )
+    return sf.unix_micros(sf.timestamp_seconds(sf.lit(0)) + column)
+
+
+def _believed(stream: Stream, future_max_s: float) -> Column:
+    """Return the event's time (where its interval begins), NULL if it is from the future.
 
     Now is when the micro-batch was planned: that is in Spark's checkpoint, and so the same when the
     batch is run again.
     """
-    time_us = sf.col("event_time_us")
+    time_us = sf.col("event_time_us" if stream.accuracy is None else "event_low_us")
     time = sf.timestamp_micros(time_us)
     if future_max_s > _FUTURE_S_MAX:
         return time
@@ -171,7 +223,9 @@ def _is_bad(stream: Stream) -> Column:
         for param in required:
             lacks = lacks | _column(PARAM_PREFIX + param).isNull()
         lacking = sf.when(event_type == name, lacks).otherwise(lacking)
-    return sf.coalesce(lacking, sf.lit(True)) | sf.col("event_time_us").isNull()
+    # Where the time is NULL the ends of its interval are.
+    time = sf.col("event_time_us" if stream.accuracy is None else "event_low_us")
+    return sf.coalesce(lacking, sf.lit(True)) | time.isNull()
 
 
 def _delay_ms(stream: Stream) -> int:

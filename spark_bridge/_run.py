@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from activedb.errors import ActiveDBError, FeedFailed
 from activedb.streams import AtomicBatch
-from spark_bridge._checkpoint import read_punctuation_us, read_query_id
+from spark_bridge._checkpoint import (
+    next_batch_id,
+    planned_ms,
+    read_punctuation_us,
+    read_query_id,
+)
 from spark_bridge._exchange import Exchange, RefusedError
 from spark_bridge._failures import take_down
 
@@ -19,6 +25,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+    from spark_bridge._metrics import FeedMetrics
+    from spark_bridge._producer_marks import ProducerMarks
+
 
 class Run:
     """Takes micro-batches from Spark and gives atomic batches to the caller's thread.
@@ -29,11 +38,30 @@ class Run:
         The stream's name.
     checkpoint : Path
         The query's checkpoint folder.
+    metrics : FeedMetrics
+        Is filled while it runs.
+    marks : ProducerMarks, optional
+        What makes the punctuations of a stream of several producers; None: Spark's watermark.
+
+    Attributes
+    ----------
+    on_applied : callable
+        Is told the rows of each batch that has been applied, and the seconds since Spark planned
+        it. Not of the first one of a query: it may have been planned by an earlier run.
     """
 
-    def __init__(self, stream: str, checkpoint: Path) -> None:
+    def __init__(
+        self,
+        stream: str,
+        checkpoint: Path,
+        metrics: FeedMetrics,
+        marks: ProducerMarks | None = None,
+    ) -> None:
+        self.on_applied: Callable[[int, float], None] = lambda rows, seconds: None
         self._stream = stream
         self._checkpoint = checkpoint
+        self._metrics = metrics
+        self._marks = marks
         self._exchange: Exchange[AtomicBatch] = Exchange()
         self._failure: Exception | None = None
 
@@ -66,13 +94,18 @@ class Run:
         FeedFailed
             If the query fails for a reason of its own.
         """
+        from spark_bridge._listener import listening, note_recent
+
+        self._metrics.begin(next_batch_id(self._checkpoint))
         try:
-            query = self._writer(projected, trigger, order).start()
-            try:
-                yield query
-            finally:
-                with suppress(Exception):  # where the JVM has died there is nothing to stop
-                    query.stop()
+            with listening(projected.sparkSession, self._metrics, self._query_id):
+                query = self._writer(projected, trigger, order).start()
+                try:
+                    yield query
+                finally:
+                    with suppress(Exception):  # where the JVM has died there is nothing to stop
+                        query.stop()
+                    note_recent(self._metrics, query)
         except ActiveDBError:
             raise
         except Exception as error:
@@ -82,9 +115,15 @@ class Run:
     def _writer(
         self, projected: DataFrame, trigger: Mapping[str, Any], order: Sequence[str]
     ) -> DataStreamWriter:
+        first = next_batch_id(self._checkpoint)
+
         def receive(batch: DataFrame, batch_id: int) -> None:
             try:
-                self._exchange.offer(self._atomic_batch(batch, batch_id, order))
+                atomic = self._atomic_batch(batch, batch_id, order)
+                self._exchange.offer(atomic)
+                if batch_id > first:
+                    seconds = time.time() - planned_ms(self._checkpoint, batch_id) / 1000
+                    self.on_applied(atomic.table.num_rows, max(0.0, seconds))
             except RefusedError:
                 raise
             except Exception as error:
@@ -94,6 +133,9 @@ class Run:
         writer = projected.writeStream.foreachBatch(receive)
         writer = writer.option("checkpointLocation", str(self._checkpoint))
         return writer.trigger(**trigger)
+
+    def _query_id(self) -> str:
+        return read_query_id(self._checkpoint)
 
     def _atomic_batch(self, batch: DataFrame, batch_id: int, order: Sequence[str]) -> AtomicBatch:
         from spark_bridge._projection import WATERMARK
@@ -107,8 +149,13 @@ class Run:
             table = table.drop_columns(list(order))
         return AtomicBatch(
             stream=self._stream,
-            query_id=read_query_id(self._checkpoint),
+            query_id=self._query_id(),
             batch_id=batch_id,
             table=table,
-            punctuation_us=read_punctuation_us(self._checkpoint, batch_id),
+            punctuation_us=self._punctuation_us(batch_id, table),
         )
+
+    def _punctuation_us(self, batch_id: int, table: Any) -> int | None:
+        if self._marks is None:
+            return read_punctuation_us(self._checkpoint, batch_id)
+        return self._marks.take(batch_id, table, planned_ms(self._checkpoint, batch_id))

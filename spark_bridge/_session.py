@@ -25,7 +25,7 @@ from spark_bridge._failures import take_down
 from spark_bridge._java import check_tools
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from pyspark import SparkConf
     from pyspark.sql import SparkSession
@@ -47,11 +47,16 @@ _shared = _Shared()
 
 
 @contextmanager
-def session() -> Iterator[SparkSession]:
+def session(settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
     """Spark for the duration of the block, shared with blocks inside it or beside it.
 
     The first block starts a JVM (a few seconds), the last one to end stops it and waits until its
     process is gone. Feeds that run one after another start Spark once if one block is around them.
+
+    Parameters
+    ----------
+    settings : Mapping[str, str], optional
+        Settings of Spark beside ours, as ``{"spark.jars.packages": …}``; the first block decides.
 
     Yields
     ------
@@ -61,7 +66,8 @@ def session() -> Iterator[SparkSession]:
     Raises
     ------
     ConfigurationError
-        If pyspark is missing or this process already runs a Spark of its own.
+        If pyspark is missing, this process already runs a Spark of its own, or the block around
+        this one has begun without a setting that this one needs.
     JavaNotFound
         If there is no Java 17 or newer.
     FeedFailed
@@ -70,9 +76,10 @@ def session() -> Iterator[SparkSession]:
     with _shared.latch:
         if _shared.spark is None:
             with ExitStack() as stack:
-                _shared.spark = _start(stack)
+                _shared.spark = _start(stack, settings or {})
                 _shared.closing = stack.pop_all()
         spark = _shared.spark
+        _check_settings(spark, settings or {})
         _shared.users += 1
     try:
         yield spark
@@ -84,7 +91,17 @@ def session() -> Iterator[SparkSession]:
                 _shared.closing.close()
 
 
-def _start(stack: ExitStack) -> SparkSession:
+def _check_settings(spark: SparkSession, settings: Mapping[str, str]) -> None:
+    conf = spark.sparkContext.getConf()
+    for name, value in settings.items():
+        if conf.get(name) != value:
+            raise ConfigurationError(
+                f"Spark runs already, without {name}={value}; give it to the first: "
+                f"spark_bridge.session({{{name!r}: {value!r}}})"
+            )
+
+
+def _start(stack: ExitStack, settings: Mapping[str, str]) -> SparkSession:
     check_tools()
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -97,7 +114,9 @@ def _start(stack: ExitStack) -> SparkSession:
         )
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="activedb-spark-")))
     conf = _conf(folder)
-    _quiet_py4j()
+    for name, value in settings.items():
+        conf.set(name, value)
+    _quiet_python()
     with _environment(), _own_interrupt_handler():
         _launch_jvm(stack, conf, folder / "jvm.log")
         try:
@@ -107,6 +126,18 @@ def _start(stack: ExitStack) -> SparkSession:
             raise FeedFailed(f"Spark did not start: {summary}") from failure
     stack.callback(_stop, spark)
     return spark
+
+
+def register_sources(spark: SparkSession) -> None:
+    """Make our data sources known to a Spark session: ``activedb_replay``, ``activedb_socket``.
+
+    A feed that needs them does so itself: it costs a process of Python's that Spark starts.
+    """
+    from spark_bridge._replay_source import ReplaySource
+    from spark_bridge._socket_source import SocketSource
+
+    spark.dataSource.register(ReplaySource)
+    spark.dataSource.register(SocketSource)
 
 
 def _stop(spark: SparkSession) -> None:
@@ -236,12 +267,18 @@ def _own_interrupt_handler() -> Iterator[None]:
             signal.signal(signal.SIGINT, before)
 
 
-def _quiet_py4j() -> None:
+def _quiet_python() -> None:
     """Keep py4j from logging a refused batch, or a JVM that died, traceback and all.
 
-    Both reach the user as an exception. It stays quiet for good: some of its connections are
-    closed, and say so, after the JVM has gone and as late as the end of the process.
+    Both reach the user as an exception, as what pyspark logs does. It stays quiet for good: some of
+    py4j's connections are closed, and say so, after the JVM has gone and as late as the end of the
+    process.
     """
+    from pyspark.logger import PySparkLogger
+
+    # These say in JSON what an exception says. A logger of Python's own of that name would not do.
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
     logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
     logging.getLogger().addFilter(_is_not_of_py4j)  # it logs there what its connections meet
 

@@ -18,6 +18,7 @@ BLOCKS = [
         "docs/batches.md",
         "docs/coupling.md",
         "docs/language.md",
+        "docs/sources.md",
         "docs/streams.md",
         "docs/uncertain-time.md",
     )

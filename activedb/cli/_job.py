@@ -26,7 +26,7 @@ class Options:
     """The options of ``activedb run``."""
 
     file: Path
-    input: Path
+    input: Path | None
     stream: str | None
     checkpoint: Path | None
     fail_fast: bool
@@ -41,7 +41,7 @@ def run_job(options: Options, reporter: Reporter) -> None:
     ConfigurationError, DefinitionError
         If file, input or stream are not as they should be.
     """
-    if not options.input.exists():
+    if options.input is not None and not options.input.exists():
         raise ConfigurationError(f"the input {options.input} does not exist; check --input")
     with reporter.working("opening the database"):
         db, stream = _load(options)
@@ -63,14 +63,14 @@ def run_job(options: Options, reporter: Reporter) -> None:
 def feed_stream(
     db: Database,
     stream: Stream,
-    input: Path,
+    input: Path | None,
     checkpoint: Path,
     reporter: Reporter,
     *,
     fail_fast: bool = False,
     follow: bool = False,
 ) -> Outcome:
-    """Feed a stream from files to its end, with progress; returns the figures.
+    """Feed a stream from its source to its end, with progress; returns the figures.
 
     Detached rules that an earlier process left unfinished are started first.
     """
@@ -86,7 +86,7 @@ def feed_stream(
         recovered = db.recover()
         if recovered:
             reporter.note(f"{recovered} detached rules of an earlier run are finished first")
-        run.on_progress = lambda events: reporter.progress(db, run, events)
+        run.on_progress = lambda events: reporter.progress(db, run, events, feed.metrics.last)
         feed.run(run.apply)
         run.finish()
         seconds = time.monotonic() - began

@@ -25,6 +25,7 @@ import typer
 from typer.exceptions import TyperException
 
 from activedb.cli._audit import run_audit
+from activedb.cli._batches import app as batches
 from activedb.cli._demo import run_demo
 from activedb.cli._follow import run_follower, stop_following
 from activedb.cli._job import Options, run_job
@@ -57,6 +58,7 @@ app = typer.Typer(
 )
 app.add_typer(rules, name="rules")
 app.add_typer(dead_letters, name="dead-letter")
+app.add_typer(batches, name="batches")
 app.command()(match)
 
 Url = Annotated[
@@ -70,7 +72,10 @@ Trace = Annotated[bool, typer.Option("--traceback", help="Show a traceback when 
 @app.command()
 def run(
     file: Annotated[Path, typer.Argument(help="A Python file that declares rules and a stream.")],
-    input: Annotated[Path, typer.Option(help="File or folder with the stream's events.")],
+    input: Annotated[
+        Path | None,
+        typer.Option(help="File or folder with the stream's events, if files are its source."),
+    ] = None,
     url: Url = None,
     stream: Annotated[
         str | None, typer.Option(help="Which stream, if the file declares several.")
@@ -82,7 +87,7 @@ def run(
     fail_fast: Annotated[
         bool, typer.Option(help="Stop at an offending event; else it becomes a dead letter.")
     ] = False,
-    follow: Annotated[bool, typer.Option(help="Wait for new files until interrupted.")] = False,
+    follow: Annotated[bool, typer.Option(help="Wait for new events until interrupted.")] = False,
     as_json: Json = False,
     show_traceback: Trace = False,
 ) -> None:

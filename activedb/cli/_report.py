@@ -97,8 +97,8 @@ class Reporter:
             self._line(doing)
             yield
 
-    def progress(self, db: Database, run: StreamRun, events: int) -> None:
-        """Count `events` more, which are durable now."""
+    def progress(self, db: Database, run: StreamRun, events: int, batch: object = None) -> None:
+        """Count `events` more, which are durable now; `batch`: what the feed says of its last."""
         self._events += events
         counts = db.counters()
         rate = self._events / max(time.monotonic() - self._began, 1e-9)
@@ -106,7 +106,7 @@ class Reporter:
             f"{self._events:,} events done, {run.waiting:,} waiting, "
             f"{counts.get('rules_fired', 0):,} rules fired, {rate:,.0f} events/s"
         )
-        self.update(text)
+        self.update(text if batch is None else f"{text}; {batch}")
 
     def update(self, text: str) -> None:
         """Say how far it is; without a terminal only now and then."""

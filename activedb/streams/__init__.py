@@ -10,7 +10,8 @@ from activedb.streams._arrivals import (
 )
 from activedb.streams._batch import PARAM_PREFIX, AtomicBatch, EventColumn, EventTable
 from activedb.streams._buffer import EventTimeBuffer
-from activedb.streams._declaration import Files, Stream
+from activedb.streams._declaration import Stream
+from activedb.streams._sources import Files, Kafka, Rate, Replay, Socket, Source
 
 __all__ = [
     "PARAM_PREFIX",
@@ -21,7 +22,12 @@ __all__ = [
     "EventTable",
     "EventTimeBuffer",
     "Files",
+    "Kafka",
+    "Rate",
     "Refused",
+    "Replay",
+    "Socket",
+    "Source",
     "Stream",
     "fed_occurrences",
     "of_batch",

@@ -10,6 +10,7 @@ from typing import Any
 from activedb.clock import moment_of
 from activedb.errors import BadEvent
 from activedb.events import (
+    AccuracyInterval,
     Occurrence,
     Timestamp,
     decode_params,
@@ -188,32 +189,47 @@ def _events(
     rows: Iterable[tuple[Any, ...]] = (
         zip(*columns, strict=True) if columns else ((),) * table.num_rows
     )
+    nothing = (None,) * table.num_rows
+    ends = (
+        [table.column(name).to_pylist() for name in ("event_low_us", "event_high_us")]
+        if batch.has_intervals
+        else (nothing, nothing)
+    )
     heads = zip(
         *(
             table.column(name).to_pylist()
             for name in ("event_type", "event_time_us", "event_id", "raw")
         ),
+        *ends,
         rows,
         strict=True,
     )
-    for position, (kind, us, event_id, raw, values) in enumerate(heads):
+    for position, (kind, us, event_id, raw, low_us, high_us, values) in enumerate(heads):
         params = dict(zip(names, values, strict=True))
         shown = _shown(params)
         problem = _problem(stream, kind, params)
         if problem is None and us is None:
             problem = "the timestamp is missing or cannot be parsed"
+        if problem is None and batch.has_intervals and (low_us is None or high_us is None):
+            problem = "the accuracy of the timestamp is missing or cannot be parsed"
         if problem is None:
             try:
-                when = moment_of(us)
+                when = _time(us, low_us, high_us)
                 o = _keepable(Occurrence(kind, when, params, id=event_id))
                 check(o)
                 yield o
                 continue
             except BadEvent as error:
                 problem = str(error)
-                shown = {"timestamp": str(when), **shown}
+                shown = {"timestamp": str(moment_of(us)), **shown}
         payload = {"raw": raw} if raw is not None else {"type": kind, **shown}
         yield Refused(position, payload, BadEvent(problem))
+
+
+def _time(us: int, low_us: int | None, high_us: int | None) -> Timestamp:
+    if low_us is None or high_us is None:
+        return moment_of(us)
+    return AccuracyInterval(us, low_us, high_us)
 
 
 def _problem(stream: Stream, kind: str | None, params: Mapping[str, Any]) -> str | None:

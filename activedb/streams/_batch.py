@@ -48,17 +48,22 @@ class AtomicBatch:
         ``event_type``      string  NULL or undeclared: no event can be made of the row
         ``event_time_us``   int64   microseconds since 1970 UTC, within the years 1 to 9999;
                                     NULL: the time cannot be understood
+        ``event_low_us``    int64   only if the stream declares an accuracy: where the time's
+                                    interval begins; NULL where the time is, or nothing is known
+        ``event_high_us``   int64   with it: where the interval ends
         ``event_id``        string  NULL allowed
+        ``event_producer``  string  only if the stream declares who sends; NULL allowed
         ``p_<name>``        any     one column per parameter, in declared order
         ``raw``             string  JSON text of the whole input row (for CSV and JSON lines that
                                     do not parse, the line itself) where no event can be made of
-                                    the row: time NULL, type not declared, or a parameter that
-                                    the type needs is NULL. NULL in every other row
+                                    the row: time or accuracy NULL, type not declared, or a
+                                    parameter that the type needs is NULL. NULL in every other row
         ==================  ======  ==============================================================
     punctuation_us : int or None
         Microseconds since 1970 UTC. Every event before it has been seen, with this batch at the
         latest; once the batch is processed, a row of a later one with a smaller
-        ``event_time_us`` is late. Never decreases from batch to batch. None: nothing is known yet.
+        ``event_time_us`` (``event_low_us``, if there is one) is late. Never decreases from batch
+        to batch. None: nothing is known yet.
     """
 
     stream: str
@@ -66,6 +71,11 @@ class AtomicBatch:
     batch_id: int
     table: EventTable
     punctuation_us: int | None
+
+    @property
+    def has_intervals(self) -> bool:
+        """Whether the times of the rows are intervals."""
+        return "event_low_us" in self.table.column_names
 
     @property
     def param_names(self) -> tuple[str, ...]:

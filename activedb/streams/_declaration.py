@@ -1,4 +1,4 @@
-"""What a stream is: where its rows come from and how a row becomes an event.
+"""What a stream is: how a row of its source becomes an event.
 
 A declaration is a value. It is checked when it is made, knows nothing of Spark and opens nothing;
 the SQL expressions in it are read by whatever feeds the stream.
@@ -10,71 +10,19 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import PurePath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from activedb.errors import DefinitionError
+from activedb.streams._checks import require_count, require_seconds, require_text
+from activedb.streams._sources import Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from activedb.errors import ProducerSilent
 
-FORMATS = ("csv", "json", "orc", "parquet", "text")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
-
-
-@dataclass(frozen=True)
-class Files:
-    """Files as the source of a stream, each read once, in the order of their names.
-
-    Parameters
-    ----------
-    format : str
-        ``"csv"``, ``"json"`` (one object per line), ``"orc"``, ``"parquet"`` or ``"text"``.
-        Compressed files (``.gz``, ``.bz2``, ``.zst``) are known by their suffix.
-    schema : str, optional
-        Columns and their types, ``"id BIGINT, text STRING"``. Without it they are taken from the
-        first files read and kept from then on.
-    glob : str, optional
-        Which files of the input folder to read, ``"*.csv.gz"`` or ``"**/*.json"``. Default: every
-        file directly in the folder. Names that start with ``.`` or ``_`` are never read.
-    options : Mapping[str, str]
-        Options of Spark's reader for the format, ``{"header": "true"}``.
-    per_batch : int
-        How many files make one atomic batch.
-
-    Raises
-    ------
-    DefinitionError
-        If a value has no meaning.
-    """
-
-    format: str
-    schema: str | None = None
-    glob: str | None = None
-    options: Mapping[str, str] = field(default_factory=dict)
-    per_batch: int = 1
-
-    def __post_init__(self) -> None:
-        if self.format not in FORMATS:
-            known = ", ".join(FORMATS)
-            raise DefinitionError(f"files of format {self.format!r} cannot be read; give {known}")
-        if self.schema is not None:
-            _require_text("schema", self.schema)
-        if self.glob is not None:
-            _require_text("glob", self.glob)
-            if PurePath(self.glob).is_absolute() or ".." in PurePath(self.glob).parts:
-                raise DefinitionError(f"glob {self.glob!r} leaves the input folder")
-        for name, value in self.options.items():
-            if not isinstance(name, str) or not isinstance(value, str):
-                raise DefinitionError(f"option {name!r} must be text, not {value!r}")
-        if isinstance(self.per_batch, bool) or not isinstance(self.per_batch, int):
-            raise DefinitionError(f"per_batch must be a whole number, not {self.per_batch!r}")
-        if self.per_batch < 1:
-            raise DefinitionError(f"per_batch must be at least 1, not {self.per_batch}")
-        object.__setattr__(self, "options", MappingProxyType(dict(self.options)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,8 +36,8 @@ class Stream:
     ----------
     name : str
         A letter or ``_``, then letters, digits and ``_``; at most 63 characters.
-    source : Files, optional
-        Where the rows come from. None for a stream fed from a DataFrame.
+    source : Files, Rate, Socket, Replay or Kafka, optional
+        Where the rows come from. None for a stream fed from a DataFrame, or from Python.
     type : str
         Expression for the event type, ``"'TWEET'"`` or ``"upper(kind)"``; a stream of producers
         needs none.
@@ -103,18 +51,36 @@ class Stream:
     types : Mapping[str, tuple[str, ...]]
         Declared event types and, for each, the parameters that must be present (not NULL).
         A row of any other type, or without such a parameter, goes to the dead letters.
+    accuracy : timedelta, str or tuple of (str, str), optional
+        How wrong the timestamp may be. An event then has an interval for a time. A timedelta, or an
+        expression of type INTERVAL DAY TO SECOND: so far before and after the timestamp. Two
+        expressions of type TIMESTAMP: the earliest and the latest moment at which it can have been.
+        NULL means that nothing is known, and the row is no event. None: timestamps are exact.
     delay : timedelta
         How far an event may lag behind the newest one in event time; older ones are late.
         Spark counts whole milliseconds, so a finer delay is rounded up.
+    latency_max : float or timedelta, optional
+        How long a row may take, in seconds, from when it can be read to when its batch has been
+        processed. The size of the batches is fitted to it while it runs. None: the size is what
+        the source says.
+    producer : str, optional
+        Expression for who has sent the row. The punctuation is then the newest time of the producer
+        that is furthest behind, less `delay`, and not that of the one ahead. A row of which it is
+        NULL is an event that says nothing of what is complete.
+    producers : tuple of str
+        Producers to be waited for from the beginning. Others are known when they are first heard;
+        what they send may be late.
     membership : {"atomic", "weak"}, optional
         The events are stamped by several producers, and each is processed when it is stable: when
         nothing still to come from any of them can precede or overlap it. Atomic: a producer is
         registered before it may send. Weak: it is discovered by its first event, and may come too
         late. None: the stream has no producers, and a punctuation tells what is complete.
     silent_after : float or timedelta, optional
-        How long a producer may keep silent, in seconds; None: forever.
+        How long a producer may keep silent, in seconds; None: forever. With `producer`, after that
+        the punctuation goes on without it until it is heard again.
     on_silent : callable, optional
-        Gets the `ProducerSilent` of each producer that is silent; None: the feed raises it.
+        Gets the `ProducerSilent` of each producer that is silent; None: the feed raises it. Only
+        with `membership`.
     waiting_max : int
         How many events may wait until they are stable; a feed that goes beyond is refused.
 
@@ -125,13 +91,17 @@ class Stream:
     """
 
     name: str = field(kw_only=False)
-    source: Files | None = None
+    source: Source | None = None
     type: str = ""
     timestamp: str = ""
     id: str | None = None
     params: Mapping[str, str] | None = None
     types: Mapping[str, tuple[str, ...]]
+    accuracy: str | timedelta | tuple[str, str] | None = None
     delay: timedelta = timedelta(0)
+    latency_max: float | timedelta | None = None
+    producer: str | None = None
+    producers: tuple[str, ...] = ()
     membership: Literal["atomic", "weak"] | None = None
     silent_after: float | timedelta | None = None
     on_silent: Callable[[ProducerSilent], object] | None = None
@@ -151,6 +121,9 @@ class Stream:
                 raise DefinitionError(f"delay must be a timedelta, not {self.delay!r}")
             if self.delay < timedelta(0):
                 raise DefinitionError(f"delay must not be negative, not {self.delay}")
+            self._check_accuracy()
+            if self.latency_max is not None:
+                require_seconds("latency_max", self.latency_max)
         except DefinitionError as error:
             raise DefinitionError(f"stream {self.name!r}: {error}") from None
         if self.params is not None:
@@ -167,47 +140,81 @@ class Stream:
             return self.silent_after // timedelta(microseconds=1)
         return round(self.silent_after * 1_000_000)
 
+    @property
+    def latency_max_s(self) -> float | None:
+        """`latency_max` in seconds."""
+        if isinstance(self.latency_max, timedelta):
+            return self.latency_max.total_seconds()
+        return self.latency_max
+
+    def _check_accuracy(self) -> None:
+        accuracy = self.accuracy
+        if accuracy is None:
+            return
+        if isinstance(accuracy, timedelta):
+            if accuracy < timedelta(0):
+                raise DefinitionError(f"accuracy must not be negative, not {accuracy}")
+        elif isinstance(accuracy, tuple):
+            if len(accuracy) != 2:
+                raise DefinitionError(
+                    "accuracy is two expressions, for the earliest and the latest moment, not "
+                    f"{len(accuracy)}"
+                )
+            require_text("the earliest moment in accuracy", accuracy[0])
+            require_text("the latest moment in accuracy", accuracy[1])
+        else:
+            require_text("accuracy", accuracy)
+
     def _check_membership(self) -> None:
         if self.membership is None:
-            if self.silent_after is not None or self.on_silent is not None:
-                raise DefinitionError(
-                    'only a stream of producers knows who is silent: give membership="atomic" '
-                    'or "weak", too'
-                )
+            self._check_producers()
             return
+        if self.producer is not None or self.producers:
+            raise DefinitionError(
+                "producer and producers are for rows of Spark, membership is for events from "
+                "Python: leave out one of them"
+            )
         if self.membership not in ("atomic", "weak"):
             raise DefinitionError(f'membership is "atomic" or "weak", not {self.membership!r}')
-        if self.source is not None or self.delay:
+        if self.source is not None or self.delay or self.accuracy is not None:
             raise DefinitionError(
-                "what producers send comes stamped from Python: leave out source and delay"
+                "what producers send comes stamped from Python: leave out source, delay and "
+                "accuracy"
             )
-        silent = self.silent_after
-        if isinstance(silent, bool) or not isinstance(silent, int | float | timedelta | None):
-            raise DefinitionError(
-                f"silent_after must be seconds or a timedelta, not {self.silent_after!r}"
-            )
-        if silent is not None:
-            seconds = silent.total_seconds() if isinstance(silent, timedelta) else silent
-            if not 0 < seconds < float("inf"):
-                raise DefinitionError(f"silent_after must be positive, not {self.silent_after!r}")
+        if self.silent_after is not None:
+            require_seconds("silent_after", self.silent_after)
         if self.on_silent is not None and not callable(self.on_silent):
             raise DefinitionError(f"on_silent must be a function, not {self.on_silent!r}")
-        if isinstance(self.waiting_max, bool) or not isinstance(self.waiting_max, int):
-            raise DefinitionError(f"waiting_max must be a whole number, not {self.waiting_max!r}")
-        if self.waiting_max < 1:
-            raise DefinitionError(f"waiting_max must be at least 1, not {self.waiting_max}")
+        require_count("waiting_max", self.waiting_max)
+
+    def _check_producers(self) -> None:
+        if self.on_silent is not None or (self.silent_after is not None and self.producer is None):
+            raise DefinitionError(
+                'only a stream of producers knows who is silent: give membership="atomic" '
+                'or "weak", too'
+            )
+        if self.silent_after is not None:
+            require_seconds("silent_after", self.silent_after)
+        if self.producer is not None:
+            require_text("producer", self.producer)
+        elif self.producers:
+            raise DefinitionError("producers are known by the rows they send: give producer, too")
+        if not isinstance(self.producers, tuple):
+            raise DefinitionError(f"producers must be a tuple of names, not {self.producers!r}")
+        for name in self.producers:
+            require_text("a producer's name", name)
 
     def _check_expressions(self) -> None:
         if self.membership is None:
-            _require_text("type", self.type)
-            _require_text("timestamp", self.timestamp)
+            require_text("type", self.type)
+            require_text("timestamp", self.timestamp)
         if self.id is not None:
-            _require_text("id", self.id)
+            require_text("id", self.id)
         if self.params is None:
             return
         for name, expression in self.params.items():
-            _require_text("a parameter's name", name)
-            _require_text(f"parameter {name!r}", expression)
+            require_text("a parameter's name", name)
+            require_text(f"parameter {name!r}", expression)
         # Column names in SQL do not tell upper from lower case.
         for folded, count in Counter(name.casefold() for name in self.params).items():
             if count > 1:
@@ -220,7 +227,7 @@ class Stream:
                 "parameters that must be present"
             )
         for name, required in self.types.items():
-            _require_text("an event type", name)
+            require_text("an event type", name)
             if not isinstance(required, tuple):
                 raise DefinitionError(
                     f"event type {name!r}: its parameters must be a tuple of names, "
@@ -232,8 +239,3 @@ class Stream:
                     f"event type {name!r} needs {', '.join(map(repr, unknown))}, "
                     "which params does not declare"
                 )
-
-
-def _require_text(what: str, value: object) -> None:
-    if not isinstance(value, str) or not value.strip():
-        raise DefinitionError(f"{what} must be a text that is not empty, not {value!r}")

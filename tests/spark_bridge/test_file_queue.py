@@ -7,6 +7,7 @@ import pytest
 
 from activedb.errors import ConfigurationError, FeedFailed
 from activedb.streams import Files
+from spark_bridge._batch_size import BatchSize
 from spark_bridge._file_queue import FileQueue
 
 
@@ -22,7 +23,7 @@ def make(tmp_path: Path, *names: str, source: Files | None = None) -> FileQueue:
 
 
 def show_all(files: FileQueue) -> None:
-    for group in files.groups(files.list_new()):
+    for group in files.groups(files.list_new(), BatchSize(1, None)):
         files.show(group)
         assert files.is_pending()
         files.settle()
@@ -44,8 +45,8 @@ def test_file_queue_new_files_are_ordered_by_name_not_by_age(tmp_path: Path) -> 
 
 
 def test_file_queue_groups_hold_per_batch_files_in_order(tmp_path: Path) -> None:
-    files = make(tmp_path, *"edcba", source=Files("text", per_batch=2))
-    groups = list(files.groups(files.list_new()))
+    files = make(tmp_path, *"edcba", source=Files("text"))
+    groups = list(files.groups(files.list_new(), BatchSize(2, None)))
     assert [names(group) for group in groups] == [["a", "b"], ["c", "d"], ["e"]]
     files.show(groups[0])
     assert shown(files) == ["a", "b"]
@@ -130,7 +131,7 @@ def test_file_queue_input_missing_or_gone_is_an_error(tmp_path: Path) -> None:
 
 
 def test_file_queue_file_gone_before_it_was_read_is_an_error(tmp_path: Path) -> None:
-    files = make(tmp_path, "a", "b", source=Files("text", per_batch=2))
+    files = make(tmp_path, "a", "b", source=Files("text"))
     files.show(files.list_new())
     gone = tmp_path / "input" / "b"
     gone.unlink()

@@ -163,6 +163,82 @@ def test_feed_punctuation_is_newest_time_of_earlier_batches_less_delay(
     assert column(batches[5], "event_time_us") == [1_000_000]
 
 
+def test_feed_accuracy_makes_intervals_that_move_the_punctuation_by_where_they_begin(
+    playground: Any, clicks: Any, column: Any
+) -> None:
+    schema = "seconds STRING, kind STRING, user STRING, low STRING, high STRING"
+    moment = "timestamp_seconds(CAST({} AS DECIMAL(20, 6)))"
+    stream = clicks(
+        source=Files("csv", schema=schema, per_batch=1),
+        accuracy=(moment.format("low"), moment.format("high")),
+    )
+    playground.write("0.csv", "100,CLICK,ann,90,100.5", "100,CLICK,bob,,101")
+    playground.write("1.csv", "50,CLICK,eve,50,50", "60,CLICK,joe,61,62", "noon,CLICK,x,1,2")
+    batches = playground.run(stream)
+    assert batches[0].table.column_names[:4] == [
+        "event_type",
+        "event_time_us",
+        "event_low_us",
+        "event_high_us",
+    ]
+    lows, highs = column(batches, "event_low_us"), column(batches, "event_high_us")
+    assert lows == [90_000_000, None, 50_000_000, None, None]
+    assert highs == [100_500_000, None, 50_000_000, None, None]
+    assert [raw is None for raw in column(batches, "raw")] == [True, False, True, False, False]
+    assert [batch.punctuation_us for batch in batches] == [None, 90_000_000]
+
+
+@pytest.mark.parametrize(
+    "accuracy", [timedelta(milliseconds=1500), "make_dt_interval(0, 0, 0, length(user) / 2.0)"]
+)
+def test_feed_accuracy_as_a_width_is_taken_off_and_added(
+    accuracy: Any, playground: Any, clicks: Any, column: Any
+) -> None:
+    playground.write("0.csv", "100,CLICK,ann")
+    batches = playground.run(clicks(accuracy=accuracy))
+    assert column(batches, "event_low_us") == [98_500_000]
+    assert column(batches, "event_high_us") == [101_500_000]
+
+
+def test_feed_of_producers_has_the_punctuation_of_the_one_furthest_behind(
+    playground: Any, clicks: Any, column: Any
+) -> None:
+    stream = clicks(producer="user", delay=timedelta(seconds=5))
+    playground.write("0.csv", "100,CLICK,ann", "40,CLICK,bob", "noon,CLICK,bob", "200,QUIT,")
+    playground.write("1.csv", "60,CLICK,bob", "1,CLICK,ann")
+
+    def fail_at_1(batch: Any) -> None:
+        playground.batches.append(batch)
+        if batch.batch_id == 1:
+            raise StopIteration
+
+    with pytest.raises(StopIteration):
+        playground.feed(stream).run(fail_at_1)
+    playground.write("2.csv", "150,CLICK,ann")
+    playground.run(stream)
+    assert [batch.batch_id for batch in playground.batches] == [0, 1, 1, 2]
+    seconds = [None, 35, 35, 55]
+    known = [s and s * 1_000_000 for s in seconds]
+    assert [batch.punctuation_us for batch in playground.batches] == known
+    assert column(playground.batches[0], "event_producer") == ["ann", "bob", "bob", None]
+
+
+def test_feed_files_per_batch_are_fitted_to_the_latency_and_the_feed_tells_how_fast(
+    playground: Any, clicks: Any, column: Any
+) -> None:
+    for number in range(10):
+        playground.write(f"{number}.csv", f"{number},CLICK,u{number}")
+    feed = playground.feed(clicks(latency_max=timedelta(hours=1)))
+    feed.run(playground.batches.append)
+    assert column(playground.batches, "p_user") == [f"u{number}" for number in range(10)]
+    # Nothing is learnt of the first; then each is double, as an hour is long.
+    assert [batch.table.num_rows for batch in playground.batches] == [1, 1, 2, 4, 2]
+    assert feed.metrics.counters() == {"batches": 5, "rows": 10}
+    assert feed.metrics.last.rows == 2
+    assert feed.metrics.last.watermark_us == playground.batches[-1].punctuation_us == 7_000_000
+    assert 0 < feed.metrics.batch_s(0.5) <= feed.metrics.batch_s(1)
+
+
 def test_feed_time_from_the_future_does_not_move_the_punctuation(
     playground: Any, delayed: Any, column: Any
 ) -> None:
@@ -281,6 +357,24 @@ def test_feed_following_takes_files_that_come_until_stopped(
     assert column(playground.batches, "p_user") == ["first", "later", "later"]
 
 
+def test_feed_following_tells_what_is_complete_when_nothing_comes_any_more(
+    playground: Any, clicks: Any
+) -> None:
+    following = playground.feed(clicks(), follow=True)
+
+    def apply(batch: Any) -> None:
+        playground.batches.append(batch)
+        if len(playground.batches) == 2:
+            following.stop()
+
+    playground.write("a.csv", "5,CLICK,ann")
+    following.run(apply)
+    assert [batch.table.num_rows for batch in playground.batches] == [1, 0]
+    assert [batch.punctuation_us for batch in playground.batches] == [None, 5_000_000]
+    playground.write("b.csv", "6,CLICK,bob")
+    assert [batch.batch_id for batch in playground.run(clicks())] == [2]
+
+
 def test_feed_broken_file_fails_in_one_line_and_goes_on_when_mended(
     playground: Any, clicks: Any, column: Any
 ) -> None:
@@ -306,6 +400,11 @@ def test_feed_broken_file_fails_in_one_line_and_goes_on_when_mended(
         ({"type": "kind +"}, "the expression for type, 'kind +', cannot be understood"),
         ({"params": {"user": "nope(user)"}}, "the expression for parameter 'user', 'nope"),
         ({"timestamp": "CAST(seconds AS BIGINT)"}, "is of type BIGINT; it must be a TIMESTAMP"),
+        (
+            {"accuracy": "1.5"},
+            "accuracy, '1.5', is of type .*; it must be an INTERVAL DAY TO SECOND",
+        ),
+        ({"accuracy": ("kind", "kind")}, "the earliest moment, 'kind', is of type STRING; it must"),
         ({"params": None, "types": {"CLICK": ("name",)}}, "'CLICK' needs 'name', but the input"),
         ({"source": Files("csv", schema="seconds SORT OF")}, "stream 'clicks': .*"),
         ({"source": Files("csv", schema="INT")}, "the schema must list columns"),

@@ -17,10 +17,11 @@ ROOT = Path(__file__).parents[2]
 SETUP = """
 import logging
 import sys
+from dataclasses import replace
 from pathlib import Path
 import psutil
 from activedb.errors import FeedFailed
-from activedb.streams import Files, Stream
+from activedb.streams import Files, Replay, Stream
 from spark_bridge import SparkFeed, session
 logging.basicConfig(level=logging.DEBUG)
 stream = Stream(
@@ -67,8 +68,9 @@ def test_feed_prints_nothing_leaves_nothing_and_listens_on_loopback_only(tmp_pat
 batches = []
 def apply(batch):
     batches.append(batch)
-    (jvm,) = java()
-    listening = [c.laddr.ip for c in jvm.net_connections() if c.status == psutil.CONN_LISTEN]
+    assert len(java()) == 1
+    found = [c for p in psutil.Process().children(recursive=True) for c in p.net_connections()]
+    listening = [c.laddr.ip for c in found if c.status == psutil.CONN_LISTEN]
     assert listening
     assert {ip.removeprefix("::ffff:") for ip in listening} == {"127.0.0.1"}, listening
     if len(batches) == 1:
@@ -78,14 +80,16 @@ with session():
         feed().run(apply)
     except ValueError:
         feed().run(apply)
-assert java() == []
-assert [batch.batch_id for batch in batches] == [0, 0]
+    replayed = replace(stream, source=Replay(format="text"))
+    SparkFeed(replayed, Path("input"), Path("replayed")).run(apply)
+assert psutil.Process().children() == []
+assert [batch.batch_id for batch in batches] == [0, 0, 0]
 assert batches[0].table.equals(batches[1].table)
 """
     process = start(tmp_path, script)
     out, err = process.communicate(timeout=150)
     assert (out, err, process.returncode) == ("", "", 0)
-    assert left_behind(tmp_path) == ["check point", "input", "temp"]
+    assert left_behind(tmp_path) == ["check point", "input", "replayed", "temp"]
 
 
 def test_feed_interrupted_ends_spark_and_leaves_no_noise(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from activedb.errors import DefinitionError
-from activedb.streams import AtomicBatch, Files, Stream
+from activedb.streams import AtomicBatch, Files, Kafka, Rate, Replay, Socket, Source, Stream
 
 GOOD: dict[str, Any] = {
     "name": "tweets",
@@ -37,8 +37,47 @@ def test_files_meaningless_value_is_refused(changes: dict[str, Any], said: str) 
 
 
 @pytest.mark.parametrize(
+    ("make", "given", "said"),
+    [
+        (Rate, {"rows_per_second": 0}, "rows_per_second must be at least 1"),
+        (Rate, {"rows_per_second": 0.5}, "rows_per_second must be a whole number"),
+        (Socket, {"port": 0}, "port must be at least 1"),
+        (Socket, {"port": 65_536}, "port must be at most 65535"),
+        (Socket, {"port": 1, "host": ""}, "host must be a text"),
+        (Socket, {"port": 1, "format": "csv"}, "lines of format 'csv' need a schema"),
+        (Socket, {"port": 1, "schema": "a INT"}, "are one column: leave out schema"),
+        (Socket, {"port": 1, "format": "orc"}, "'orc' cannot be read; give csv, json, text"),
+        (Replay, {}, "needs a schema, or options="),
+        (Replay, {"format": "parquet"}, "a recording of format 'parquet' cannot be read"),
+        (Replay, {"format": "text", "time": "at"}, "lines of text have no column for time"),
+        (Replay, {"format": "json", "unit": "s"}, "unit says what the numbers in time are"),
+        (Replay, {"format": "json", "time": "at", "unit": "h"}, "'h' cannot be read; give s, ms"),
+        (Replay, {"format": "json", "speed_up": 0}, "speed_up must be positive"),
+        (Replay, {"format": "json", "speed_up": "2"}, "speed_up must be"),
+        (Replay, {"format": "json", "glob": "../x"}, "leaves the input folder"),
+        (Kafka, {"servers": "", "topic": "t"}, "servers must be a text"),
+        (Kafka, {"servers": "s", "topic": "t", "start": "now"}, "give earliest, latest"),
+        (Kafka, {"servers": "s", "topic": "t", "rows_per_batch": 0}, "rows_per_batch must be"),
+        (Kafka, {"servers": "s", "topic": "t", "connector": "a:b"}, "must be Maven coordinates"),
+    ],
+)
+def test_source_meaningless_value_is_refused(
+    make: type[Source], given: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(DefinitionError, match=said):
+        make(**given)
+
+
+@pytest.mark.parametrize(
     ("changes", "said"),
     [
+        ({"accuracy": ""}, "accuracy must be a text"),
+        ({"accuracy": timedelta(seconds=-1)}, "accuracy must not be negative"),
+        ({"accuracy": ("a",)}, "accuracy is two expressions, for the earliest .* not 1"),
+        ({"accuracy": ("a", "")}, "the latest moment in accuracy must be a text"),
+        ({"accuracy": 5}, "accuracy must be a text"),
+        ({"latency_max": 0}, "latency_max must be positive"),
+        ({"latency_max": "1 s"}, "latency_max must be seconds or a timedelta"),
         ({"name": ""}, "'' is no name for a stream"),
         ({"name": "my stream"}, "'my stream' is no name for a stream"),
         ({"name": "x" * 64}, "at most 63 characters"),

@@ -32,6 +32,11 @@ def batch(**columns: list[Any]) -> AtomicBatch:
         {
             "event_type": pyarrow.array(columns.get("kind", ["OPEN"] * rows), pyarrow.string()),
             "event_time_us": pyarrow.array(columns.get("us", [0] * rows), pyarrow.int64()),
+            **{
+                f"event_{end}_us": pyarrow.array(columns[end], pyarrow.int64())
+                for end in ("low", "high")
+                if end in columns
+            },
             "event_id": pyarrow.array(columns.get("id", [None] * rows), pyarrow.string()),
             "p_door": pyarrow.array(columns.get("door", ["front"] * rows), pyarrow.string()),
             "raw": pyarrow.array(columns.get("raw", [None] * rows), pyarrow.string()),
@@ -55,6 +60,21 @@ def test_batch_good_rows_are_admitted_with_exact_times_and_identity() -> None:
     assert dict(arrivals.admitted[0].occurrence.params) == {"door": "front"}
     assert not arrivals.late
     assert not arrivals.refused
+
+
+def test_batch_with_intervals_gives_events_with_intervals() -> None:
+    times = {"us": [100, 100, 100, 100, None], "low": [90, 80, 101, None, None]}
+    arrivals = of_batch(STREAM, batch(**times, high=[100, 200, 300, 110, None]), 90)
+    (o,) = (a.occurrence for a in arrivals.admitted)
+    assert o.timestamp == AccuracyInterval(100, 90, 100)
+    assert (o.low_us, o.us, o.high_us) == (90, 100, 100)
+    assert Arrival.restore(arrivals.admitted[0].record()).occurrence.timestamp == o.timestamp
+    assert [a.occurrence.low_us for a in arrivals.late] == [80], "late is what begins before it"
+    assert [r.position for r in arrivals.refused] == [2, 3, 4]
+    reasons = [str(r.error) for r in arrivals.refused]
+    assert "lower_us ≤ reading_us" in reasons[0]
+    assert reasons[1] == "the accuracy of the timestamp is missing or cannot be parsed"
+    assert reasons[2] == "the timestamp is missing or cannot be parsed"
 
 
 def test_batch_rows_before_the_punctuation_are_late_and_at_it_are_not() -> None:

@@ -1,0 +1,247 @@
+"""``activedb batches``: atomic batches of workflows, where they come from, and giving them up."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from activedb.cli._job import opened
+from activedb.cli._report import Reporter
+from activedb.engine import Database
+from activedb.errors import ConfigurationError, NotRecorded
+
+if TYPE_CHECKING:
+    from activedb.batches import CompensationPlan
+    from activedb.engine.workflows import BatchHistory
+
+__all__ = ["app"]
+
+_SHOWN_MAX = 200
+
+app = typer.Typer(
+    help="List the atomic batches of workflows, tell where one comes from and goes to, which "
+    "batches hang together with it, and compensate it.",
+    no_args_is_help=True,
+)
+
+Id = Annotated[str, typer.Argument(help="The batch's id, as ls prints it: calls#3.")]
+File = Annotated[
+    Path | None,
+    typer.Argument(help="A Python file that opens the database, instead of --url."),
+]
+Which = Annotated[
+    str | None, typer.Option("--workflow", help="The workflow, if there are several.")
+]
+Svg = Annotated[Path | None, typer.Option("--svg", help="Also draw it into this file.")]
+Url = Annotated[
+    str | None,
+    typer.Option(help="Database URL; ACTIVEDB_URL by default, else the embedded Postgres."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
+Trace = Annotated[bool, typer.Option("--traceback", help="Show a traceback when it fails.")]
+
+
+@app.command("ls")
+def ls(
+    file: File = None,
+    workflow: Which = None,
+    state: Annotated[
+        str | None,
+        typer.Option(help="Only those: whole, 'partially dropped', dropped or withdrawn."),
+    ] = None,
+    derived: Annotated[
+        bool, typer.Option("--derived", help="Also the batches that programs gave out.")
+    ] = False,
+    svg: Svg = None,
+    url: Url = None,
+    as_json: Json = False,
+    show_traceback: Trace = False,
+) -> None:
+    """List the batches, with what became of them and which of their transactions have failed."""
+    reporter = Reporter(as_json=as_json)
+    with reporter.own_output(), _history(file, url, workflow) as history:
+        found = [
+            batch
+            for batch in history.batches()
+            if state in (None, batch.state) and (derived or not batch.transaction)
+        ]
+        _draw(svg, history)
+    reporter.rows(
+        f"workflow {history.name}: {len(found):,} batch{'' if len(found) == 1 else 'es'}",
+        ("batch", "stream", "state", "failed"),
+        [
+            (b.id, b.stream, b.state, "; ".join(f"{id}: {why}" for id, why in b.failed.items()))
+            for b in found[:_SHOWN_MAX]
+        ],
+        {"workflow": history.name, "batches": [batch.record() for batch in found]},
+    )
+    if len(found) > _SHOWN_MAX:
+        reporter.note(f"only {_SHOWN_MAX} are shown; --json prints all of them")
+
+
+@app.command("lineage")
+def lineage(
+    id: Id,
+    file: File = None,
+    workflow: Which = None,
+    svg: Svg = None,
+    url: Url = None,
+    as_json: Json = False,
+    show_traceback: Trace = False,
+) -> None:
+    """Tell where a batch or transaction comes from, and what comes from it."""
+    reporter = Reporter(as_json=as_json)
+    with reporter.own_output(), _history(file, url, workflow) as history:
+        found = history.trace(id)
+        _draw(svg, history, id)
+    rows = [("before", each) for each in found.before] + [("after", each) for each in found.after]
+    reporter.rows(
+        f"{id} is {found.state}; its sources: {', '.join(found.sources) or 'none'}",
+        ("", "id", "kind", "of", "state"),
+        [(place, each.id, each.kind, each.name, each.state) for place, each in rows],
+        {"workflow": history.name, **found.record()},
+    )
+
+
+@app.command("cover")
+def cover(
+    id: Id,
+    file: File = None,
+    workflow: Which = None,
+    consecutive: Annotated[
+        bool, typer.Option("--consecutive", help="Fill the gaps between its batches.")
+    ] = False,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="Stop its construction after so many rounds.")
+    ] = None,
+    svg: Svg = None,
+    url: Url = None,
+    as_json: Json = False,
+    show_traceback: Trace = False,
+) -> None:
+    """Tell which source batches hang together with a batch: its least independent cover."""
+    reporter = Reporter(as_json=as_json)
+    with reporter.own_output(), _history(file, url, workflow) as history:
+        found = history.cover(id, consecutive=consecutive, rounds=rounds)
+        _draw(svg, history, id)
+    reporter.rows(
+        f"the independent cover of {id}",
+        ("",),
+        [(line,) for line in found.explain()],
+        {"workflow": history.name, **found.record()},
+    )
+
+
+@app.command("compensate")
+def compensate(
+    id: Id,
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="The Python file that defines the workflow; not needed with --plan."),
+    ] = None,
+    mode: Annotated[str, typer.Option(help="full, non-intrusive or 'independent cover'.")] = "full",
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Only tell what would be done, and do nothing.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it without asking.")] = False,
+    allow_interference: Annotated[
+        bool,
+        typer.Option("--allow-interference", help="Also if other batches lose something by it."),
+    ] = False,
+    workflow: Which = None,
+    svg: Svg = None,
+    url: Url = None,
+    as_json: Json = False,
+    show_traceback: Trace = False,
+) -> None:
+    """Compensate what a batch has triggered: all of it or nothing, in one transaction.
+
+    First prints what will be done, and asks. Exits with 0 if it was done, with 1 if not: it is
+    compensated already, others would be affected, an action is missing or has failed. With --plan,
+    with 0 if it can be done, with 1 if others would be affected or an action is missing.
+    """
+    reporter = Reporter(as_json=as_json)
+    if file is None and not plan:
+        raise ConfigurationError(
+            "name the FILE that defines the workflow, whose compensating actions are to be run; or "
+            "say --plan, to see what would be done"
+        )
+    with reporter.own_output(), _database(file, url) as db:
+        name = _name(db, workflow)
+        history = db.batch_history(name)
+        found = history.plan(id, mode)
+        _draw(svg, history, id, plan=found)
+        if not plan:
+            db.create_all()
+            if not yes:
+                _ask(found)
+            db.batches(name).compensate(plan=found, allow_interference=allow_interference)
+    reporter.rows(
+        f"the plan for {id}" if plan else f"{id} is compensated",
+        ("",),
+        [(line,) for line in found.explain()],
+        {"workflow": name, "done": not plan, "plan": found.record()},
+    )
+    is_safe = found.is_possible and (allow_interference or not found.is_interfering)
+    if plan and not is_safe:
+        raise typer.Exit(1)
+
+
+def _ask(plan: CompensationPlan) -> None:
+    if not sys.stdin.isatty():
+        raise ConfigurationError(
+            "nobody can be asked here whether to do it: look with --plan, then say --yes"
+        )
+    typer.echo("\n".join(plan.explain()), err=True)
+    if not typer.confirm("Do it?", err=True):
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _database(file: Path | None, url: str | None) -> Iterator[Database]:
+    """The database; an id that is not recorded is a wrong argument."""
+    with opened(file, url) as db:
+        try:
+            yield db
+        except NotRecorded as error:
+            raise ConfigurationError(f"{error}; activedb batches ls shows them") from error
+
+
+@contextmanager
+def _history(file: Path | None, url: str | None, workflow: str | None) -> Iterator[BatchHistory]:
+    with _database(file, url) as db:
+        yield db.batch_history(_name(db, workflow))
+
+
+def _name(db: Database, workflow: str | None) -> str:
+    """The workflow that is meant: the only one, if none is named."""
+    if workflow is not None:
+        return workflow
+    names = db.recorded_workflows()
+    if len(names) != 1:
+        raise ConfigurationError(
+            f"say with --workflow which one is meant: there are {', '.join(names)}"
+            if names
+            else "no batches of any workflow are recorded in this database"
+        )
+    return names[0]
+
+
+def _draw(
+    svg: Path | None,
+    history: BatchHistory,
+    id: str | None = None,
+    *,
+    plan: CompensationPlan | None = None,
+) -> None:
+    if svg is None:
+        return
+    try:
+        svg.write_text(history.draw_svg(id, plan=plan), encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"cannot write {svg}: {error.strerror}") from error

@@ -1,0 +1,187 @@
+"""Drives a query over a source that brings its rows itself: replay, socket, clock, Kafka."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from activedb.errors import ConfigurationError, FeedFailed
+from activedb.streams import Kafka, Rate, Replay, Socket
+from spark_bridge._batch_size import BatchSize
+from spark_bridge._checkpoint import has_ended, next_batch_id
+from spark_bridge._limit_file import write_limit
+from spark_bridge._recording import Recording
+from spark_bridge._session import session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from activedb.streams import Stream
+    from spark_bridge._run import Run
+
+LiveSource: TypeAlias = Replay | Socket | Rate | Kafka
+
+_TRIGGER = {"processingTime": "100 milliseconds"}  # a look for rows costs some CPU time
+_AT_ONCE = {"processingTime": "0 seconds"}
+_LOOK_S = 0.1  # how often to look whether it has ended
+_RESTART = 2.0  # a limit that Spark reads when a query begins is worth a restart beyond this ratio
+
+
+class LiveDrive:
+    """Runs a query until its source has ended, or it is stopped.
+
+    Parameters
+    ----------
+    stream : Stream
+    source : Replay, Socket, Rate or Kafka
+        The stream's.
+    input : Path or None
+        A replay's recording, in the place of its own path.
+    checkpoint : Path
+    follow : bool
+        Go on until it is stopped; a replay ends with its recording all the same.
+    future_max_s : float
+        See `project`.
+    stopping : threading.Event
+        Set: end soon.
+
+    Raises
+    ------
+    ConfigurationError
+        If the source has no such input, or never ends and is not to be followed.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        source: LiveSource,
+        input: Path | None,
+        checkpoint: Path,
+        *,
+        follow: bool,
+        future_max_s: float,
+        stopping: threading.Event,
+    ) -> None:
+        self._stream = stream
+        self._source = source
+        self._checkpoint = checkpoint
+        self._follow = follow
+        self._future_max_s = future_max_s
+        self._stop = stopping
+        self._recording = self._find_recording(input)
+        if isinstance(source, Rate) and not follow:
+            raise ConfigurationError(
+                f"stream {stream.name!r}: rows made by the clock never end; follow them (--follow)"
+            )
+        first = 1 if isinstance(source, Rate) else source.rows_per_batch
+        self._size = BatchSize(first, stream.latency_max_s)
+        self._limit = checkpoint / "source" / "limit"
+
+    def begin(self) -> bool:
+        """Whether there is anything to do. REQUIRES: no query of this checkpoint is running."""
+        return not isinstance(self._source, Replay) or not has_ended(self._checkpoint)
+
+    def produce(self, run: Run) -> None:
+        """Run the query."""
+        run.on_applied = self._note
+        with session(self._settings()) as spark:
+            from spark_bridge._projection import project
+
+            while True:
+                self._limit.unlink(missing_ok=True)  # of an earlier run
+                rows_max = self._size.size
+                first = next_batch_id(self._checkpoint)
+                df, corrupt = self._read(spark, rows_max)
+                projected = project(
+                    df, self._stream, future_max_s=self._future_max_s, corrupt=corrupt
+                )
+                with run.query(projected, trigger=self._trigger()) as query:
+                    if self._has_run(query, first, rows_max):
+                        return
+
+    def _has_run(self, query: StreamingQuery, first: int, rows_max: int) -> bool:
+        """Wait until the run has ended; False if the query should begin again with a new limit.
+
+        Parameters
+        ----------
+        query : StreamingQuery
+        first : int
+            The micro-batch that it began with: those before it may be the last of an earlier run.
+        rows_max : int
+            The limit that it began with.
+        """
+        while not query.awaitTermination(_LOOK_S):  # type: ignore[arg-type]  # takes fractions
+            if self._stop.is_set():
+                return True
+            if isinstance(self._source, Replay | Socket) and has_ended(self._checkpoint, first):
+                return True
+            ratio = self._size.size / rows_max
+            if isinstance(self._source, Kafka) and not 1 / _RESTART < ratio < _RESTART:
+                return False
+        ends_itself = isinstance(self._source, Kafka) and not self._follow
+        if not ends_itself and not self._stop.is_set():
+            raise FeedFailed(f"stream {self._stream.name!r}: the query was stopped from outside")
+        return True
+
+    def _note(self, rows: int, seconds: float) -> None:
+        """A batch has been processed: fit the size of the next one."""
+        self._size.note(rows, seconds)
+        if self._stream.latency_max is not None and isinstance(self._source, Replay | Socket):
+            write_limit(self._limit, self._size.size)
+
+    def _read(self, spark: SparkSession, rows_max: int) -> tuple[DataFrame, str | None]:
+        from spark_bridge import _reading
+
+        stream, source = self._stream, self._source
+        match source:
+            case Replay():
+                assert self._recording is not None
+                schema = self._checkpoint / "source" / "schema.json"
+                return _reading.read_replay(
+                    spark, stream, source, self._recording, schema, self._limit
+                )
+            case Socket():
+                return _reading.read_socket(
+                    spark, stream, source, self._limit, reconnect=self._follow
+                )
+            case Rate():
+                return _reading.read_rate(spark, source), None
+            case Kafka():
+                return _reading.read_kafka(spark, stream, source, rows_max)
+
+    def _trigger(self) -> Mapping[str, Any]:
+        if isinstance(self._source, Kafka) and not self._follow:
+            return {"availableNow": True}
+        if isinstance(self._source, Replay) and self._source.time is None:
+            return _AT_ONCE
+        return _TRIGGER
+
+    def _settings(self) -> Mapping[str, str]:
+        if isinstance(self._source, Kafka) and self._source.connector is not None:
+            return {"spark.jars.packages": self._source.connector}
+        return {}
+
+    def _find_recording(self, input: Path | None) -> Path | None:
+        if not isinstance(self._source, Replay):
+            if input is not None:
+                raise ConfigurationError(
+                    f"stream {self._stream.name!r} is fed by {type(self._source).__name__}, which "
+                    f"reads no files: leave out the input {input}"
+                )
+            return None
+        path = self._source.path if input is None else input
+        if path is None:
+            raise ConfigurationError(
+                f"stream {self._stream.name!r}: no recording to replay; give Replay(path), or an "
+                "input (--input)"
+            )
+        path = Path(path).resolve()
+        if not path.exists():
+            raise ConfigurationError(f"the recording {path} does not exist")
+        glob = self._source.glob
+        if not Recording(path, glob=glob).files():
+            raise ConfigurationError(f"no recording: no file in {path} matches {glob or '*'!r}")
+        return path

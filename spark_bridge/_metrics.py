@@ -1,0 +1,126 @@
+"""What Spark tells about a query while it runs: how fast, how far, how much it keeps."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from activedb.clock import in_microseconds
+from activedb.metrics import Counters, Histogram
+
+_SHOWN_S_MIN = 0.0005
+
+
+@dataclass(frozen=True, slots=True)
+class BatchProgress:
+    """One micro-batch, as Spark measured it.
+
+    Attributes
+    ----------
+    batch_id : int
+    rows : int
+        How many rows it had.
+    seconds : float
+        From when Spark looked for rows to when it had written down that the batch is processed.
+    apply_s : float
+        How much of that went into making its columns and applying it.
+    rows_per_s : float
+        `rows` in `seconds`.
+    arriving_per_s : float or None
+        Rows that arrived per second since the batch before; None for the first.
+    watermark_us : int or None
+        Spark's watermark, in microseconds since 1970 UTC; None before there is one.
+    state_rows, state_bytes : int
+        What stateful operators of the query keep; 0 if it has none.
+    """
+
+    batch_id: int
+    rows: int
+    seconds: float
+    apply_s: float
+    rows_per_s: float
+    arriving_per_s: float | None
+    watermark_us: int | None
+    state_rows: int
+    state_bytes: int
+
+    @classmethod
+    def of(cls, progress: Mapping[str, Any]) -> BatchProgress | None:
+        """Read Spark's JSON; None if no batch was run."""
+        durations = progress.get("durationMs") or {}
+        if "addBatch" not in durations:
+            return None
+        seconds = durations.get("triggerExecution", 0) / 1000
+        rows = int(progress.get("numInputRows", 0))
+        operators = progress.get("stateOperators") or []
+        arriving = progress.get("inputRowsPerSecond")
+        return cls(
+            batch_id=int(progress["batchId"]),
+            rows=rows,
+            seconds=seconds,
+            apply_s=durations["addBatch"] / 1000,
+            rows_per_s=rows / max(seconds, _SHOWN_S_MIN),
+            arriving_per_s=arriving if isinstance(arriving, float | int) and arriving > 0 else None,
+            watermark_us=_moment_us((progress.get("eventTime") or {}).get("watermark")),
+            state_rows=sum(int(o.get("numRowsTotal", 0)) for o in operators),
+            state_bytes=sum(int(o.get("memoryUsedBytes", 0)) for o in operators),
+        )
+
+    def __str__(self) -> str:
+        return f"batch {self.batch_id}: {self.rows:,} rows in {self.seconds:.2f} s"
+
+
+class FeedMetrics:
+    """Numbers about a feed, over all its runs in this process. Safe to use from any thread.
+
+    Spark tells of a batch a moment after it has been processed; when a run has ended all are there.
+    """
+
+    def __init__(self) -> None:
+        self._latch = threading.Lock()
+        self._counters = Counters()
+        self._durations = Histogram()
+        self._last: BatchProgress | None = None
+        self._next = 0  # the first batch of this run that has not been heard of
+
+    @property
+    def last(self) -> BatchProgress | None:
+        """The last batch; None before the first one."""
+        with self._latch:
+            return self._last
+
+    def counters(self) -> dict[str, int]:
+        """How many ``batches`` and ``rows`` there were."""
+        return self._counters.snapshot()
+
+    def batch_s(self, q: float) -> float:
+        """How long a batch took at most, of the fraction `q` that was quickest; 0.0 without any."""
+        return self._durations.quantile(q)
+
+    def begin(self, batch_id: int) -> None:
+        """A run begins, with this batch."""
+        with self._latch:
+            self._next = batch_id
+
+    def note(self, progress: Mapping[str, Any]) -> None:
+        """Take note of Spark's JSON about a batch, once."""
+        found = BatchProgress.of(progress)
+        with self._latch:
+            if found is None or found.batch_id < self._next:
+                return
+            self._next = found.batch_id + 1
+            self._last = found
+        self._counters.add("batches")
+        self._counters.add("rows", found.rows)
+        self._durations.record(found.seconds)
+
+
+def _moment_us(text: str | None) -> int | None:
+    """Return the watermark that a text says; Spark begins with 1970 and means that it has none."""
+    if text is None:
+        return None
+    us = in_microseconds(datetime.fromisoformat(text))
+    return us if us > 0 else None

@@ -1,0 +1,181 @@
+"""The data source ``activedb_replay``: a recording, replayed at a chosen speed.
+
+An offset is a number of lines, with what is needed to go on from there::
+
+    {"recording": "9f…", "line": 5000, "reached_us": 1353585600000000, "end": false}
+
+so a range of offsets is the same lines whenever it is read, and a replay goes on after a restart
+with the time that it had reached. Lines are read by the process that plans the batches, in one
+pass, and travel to the tasks within their partitions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from spark_bridge._idle import idle_of
+from spark_bridge._limit_file import read_limit
+from spark_bridge._recording import Recording, Replayer
+
+NAME = "activedb_replay"
+_PARTITION_LINES = 20_000
+_BATCH_LINES = 10_000
+pa: Any = pyarrow
+_SCHEMA = pa.schema([("value", pa.string())])
+
+
+class ReplaySource(DataSource):
+    """Lines of a recording, in one column ``value``.
+
+    Options
+    -------
+    path : a file or a folder.
+    format : ``text`` (the default), ``csv`` or ``json``: how to find a line's time, and whether
+        there are headers and empty lines.
+    time : the column with the time; without it everything is due at once.
+    unit : ``s``, ``ms``, ``us``: the times are numbers since 1970; without it, ISO 8601.
+    speedUp : 1 by default.
+    header, columns, sep, quote : of CSV; ``columns`` is a JSON list of names, for want of a header.
+    glob : which files of the folder.
+    maxRowsPerBatch : 10000 by default.
+    idle : a JSON list of seconds, ``[0.5]`` by default: when nothing has come for so long, a batch
+        without rows is run, for each of them once.
+    limitFile : a file with a number that takes its place, looked at before each batch.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """The name under which it is registered."""
+        return NAME
+
+    def schema(self) -> str:
+        """The columns."""
+        return "value STRING"
+
+    def streamReader(self, schema: StructType) -> ReplayReader:  # noqa: N802 - Spark's name
+        """What plans and reads the batches."""
+        return ReplayReader(self.options)
+
+
+class _Lines(InputPartition):
+    """Some lines, as Arrow has them."""
+
+    def __init__(self, batch: Any):
+        super().__init__(None)
+        self.batch = batch
+
+
+class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans batches of what is due.
+
+    With the trigger ``availableNow`` all lines are: they are there.
+    """
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        path = options.get("path")
+        if not path:
+            raise ValueError("a replay needs a path: a file or a folder with the recording")
+        self._recording = Recording(
+            Path(path),
+            options.get("format", "text"),
+            glob=options.get("glob"),
+            time=options.get("time"),
+            unit=options.get("unit"),
+            header=options.get("header", "").lower() == "true",
+            columns=json.loads(options.get("columns", "[]")),
+            separator=options.get("sep", ","),
+            quote=options.get("quote", '"'),
+        )
+        speed_up = float(options.get("speedUp", "1"))
+        if not speed_up > 0:
+            raise ValueError(f"speedUp must be positive, not {speed_up}")
+        self._most = int(options.get("maxRowsPerBatch", str(_BATCH_LINES)))
+        self._limit_file = options.get("limitFile")
+        self._speed_up: float | None = speed_up
+        self._idle = idle_of(options)
+        self._is_new = True
+
+    # Tasks have a copy of the reader, which is sent to them and needs none of these.
+
+    @cached_property
+    def _replayer(self) -> Replayer:
+        return Replayer(self._recording, self._speed_up)
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        return self._recording.fingerprint()
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """The first line."""
+        return {"recording": self._fingerprint, "line": 0, "end": False}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """How many lines at most."""
+        return ReadMaxRows(self._most)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """From now on all lines are due."""
+        self._speed_up = None
+        vars(self).pop("_replayer", None)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """What is due by now."""
+        self._check(start)
+        if start["end"]:
+            return start
+        if self._is_new and start["line"] > 0:
+            self._idle.note_rows()  # those of the run before
+        self._is_new = False
+        given = limit.max_rows if isinstance(limit, ReadMaxRows) else _BATCH_LINES
+        last, reached_us, is_end = self._replayer.due(
+            start["line"], start.get("reached_us"), read_limit(self._limit_file, given)
+        )
+        if last > start["line"]:
+            self._idle.note_rows()
+        elif not is_end:
+            return start | {"idle": start.get("idle", 0) + 1} if self._idle.is_due() else start
+        offset = {"recording": self._fingerprint, "line": last, "end": is_end}
+        return offset if reached_us is None else offset | {"reached_us": reached_us}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The lines of a range of offsets."""
+        self._check(start)
+        self._check(end)
+        lines = self._replayer.lines(start["line"], end["line"])
+        if len(lines) < end["line"] - start["line"]:
+            raise ValueError(f"the recording {self._recording.path} has become shorter")
+        return [
+            _Lines(pa.RecordBatch.from_pydict({"value": part}, schema=_SCHEMA))
+            for place in range(0, len(lines), _PARTITION_LINES)
+            if (part := lines[place : place + _PARTITION_LINES])
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The lines of a partition."""
+        assert isinstance(partition, _Lines)
+        yield partition.batch
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nobody asks for the lines before `end` again while this query runs."""
+        self._replayer.forget(end["line"])
+
+    def _check(self, offset: dict[str, Any]) -> None:
+        if offset["recording"] != self._fingerprint:
+            raise ValueError(
+                f"the recording {self._recording.path} has changed since its replay began (names "
+                "and sizes of its files are not the same): restore it, or begin anew with another "
+                "checkpoint"
+            )
