@@ -49,15 +49,21 @@ def cut(db: adb.Database, mode: str) -> None:
         "((classid::bigint << 32) | objid::bigint)::text = :what AND mode = 'ExclusiveLock'",
     }[mode]
     what = f'LISTEN "activedb_{db._store.schema}"' if mode == "listens" else None
+    given = {"what": what or str(db._store.lease.number)}
+
+    def of_connection() -> int | None:
+        with db._store.short() as connection:
+            pid: int | None = connection.scalar(text(find), given)
+            return pid
+
+    until(of_connection)  # who has just begun to work may not listen yet
     with db._store.short() as connection:
-        given = {"what": what or str(db._store.lease.number)}
-        pid = connection.scalar(text(find), given)
-        assert pid
-        connection.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": pid})
+        cut = connection.scalar(text(find), given)
+        connection.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": cut})
 
     def is_gone() -> bool:
         with db._store.short() as connection:
             query = text("SELECT count(*) FROM pg_stat_activity WHERE pid = :pid")
-            return not connection.scalar(query, {"pid": pid})
+            return not connection.scalar(query, {"pid": cut})
 
     until(is_gone)
