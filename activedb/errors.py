@@ -17,7 +17,8 @@ attached as ``__cause__``::
     │   └── WorkflowError             a workflow of atomic batches is declared wrongly
     │       ├── WorkflowCycle         programs would have to come before themselves
     │       ├── UnknownName           a program names a stream or program that nobody defines
-    │       └── DefinedTwice          two definitions of one name
+    │       ├── DefinedTwice          two definitions of one name
+    │       └── WorkflowChanged       it is not what batches of that name were recorded of
     ├── TransactionError
     │   ├── TransactionAborted        the transaction, or a superior of it, aborted
     │   ├── TransactionCancelled      somebody cancelled it from outside
@@ -51,6 +52,14 @@ attached as ``__cause__``::
         ├── StreamFull                as many events as may wait for a producer do so
         ├── AccessError               an s-transaction accessed what it must not
         ├── BatchFailed               a batch stopped at an offending event, as asked
+        │   └── ProgramFailed         a program of a workflow raised; the batch waits for it
+        ├── CompensationError         a compensation was not done; everything is as it was
+        │   ├── AlreadyCompensated    there is nothing left to compensate
+        │   ├── CompensationFailed    a compensating action raised
+        │   ├── HistoryForgotten      a part of what it is about is not recorded any more
+        │   ├── Interferes            other batches would be affected, and nobody allowed it
+        │   ├── NotCompensable        a program has no compensating action
+        │   └── PlanOutdated          something has changed since the plan was made
         ├── LineageError              what is told of batches and transactions cannot be
         │   ├── NotRecorded           no batch or transaction has that id
         │   ├── RecordedTwice         an id or a number is taken
@@ -67,9 +76,12 @@ from typing import Any, Self
 __all__ = [
     "AccessError",
     "ActiveDBError",
+    "AlreadyCompensated",
     "BadEvent",
     "BatchFailed",
     "CheckpointMismatch",
+    "CompensationError",
+    "CompensationFailed",
     "ConditionWrites",
     "ConfigurationError",
     "ConnectionLost",
@@ -80,16 +92,21 @@ __all__ = [
     "DefinitionError",
     "FeedFailed",
     "ForeignKeyViolation",
+    "HistoryForgotten",
+    "Interferes",
     "InvalidRow",
     "InvalidURL",
     "JavaNotFound",
     "LineageError",
     "LockNotAvailable",
     "LockTimeout",
+    "NotCompensable",
     "NotRecorded",
     "PartialsExceeded",
     "PatternError",
+    "PlanOutdated",
     "ProducerSilent",
+    "ProgramFailed",
     "RecordedTwice",
     "RowExists",
     "RowNotFound",
@@ -115,6 +132,7 @@ __all__ = [
     "UnknownName",
     "UnsupportedStatement",
     "UsedTwice",
+    "WorkflowChanged",
     "WorkflowCycle",
     "WorkflowError",
     "WrongThread",
@@ -235,6 +253,10 @@ class UnknownName(WorkflowError):
 
 class DefinedTwice(WorkflowError):
     """Two programs, or a program and a source stream, have one name."""
+
+
+class WorkflowChanged(WorkflowError):
+    """A workflow is defined otherwise than when batches of that name were recorded."""
 
 
 class TransactionError(ActiveDBError):
@@ -486,6 +508,89 @@ class AccessError(StreamError):
 
 class BatchFailed(StreamError):
     """A batch stopped at an offending event because the run was asked to stop there."""
+
+
+class ProgramFailed(BatchFailed):
+    """A program of a workflow raised; the original error is ``__cause__``.
+
+    Its transaction is undone, recorded as failed, and still due.
+
+    Attributes
+    ----------
+    workflow, program, transaction : str
+    batches : tuple of str
+        The source batches that it is about.
+    reason : str
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        workflow: str = "",
+        program: str = "",
+        transaction: str = "",
+        batches: tuple[str, ...] = (),
+        reason: str = "",
+    ):
+        super().__init__(message)
+        self.workflow = workflow
+        self.program = program
+        self.transaction = transaction
+        self.batches = batches
+        self.reason = reason
+
+
+class CompensationError(StreamError):
+    """A compensation was not done, and everything is as it was.
+
+    Attributes
+    ----------
+    plan : activedb.batches.CompensationPlan or None
+        What would be done now.
+    """
+
+    def __init__(self, message: str, *, plan: Any = None):
+        super().__init__(message)
+        self.plan = plan
+
+
+class AlreadyCompensated(CompensationError):
+    """What was asked about is compensated already, as far as it can be."""
+
+
+class HistoryForgotten(CompensationError):
+    """A part of what was to be compensated has been forgotten, as it was old and complete."""
+
+
+class Interferes(CompensationError):
+    """The completion of other batches would be affected; ``plan.interference`` says of whom."""
+
+
+class NotCompensable(CompensationError):
+    """A program without a compensating action has executed what is to be undone."""
+
+
+class PlanOutdated(CompensationError):
+    """Something that matters to a plan has changed since it was made."""
+
+
+class CompensationFailed(CompensationError):
+    """A compensating action raised; the original error is ``__cause__``.
+
+    Attributes
+    ----------
+    workflow, program, transaction : str
+        Whose action it is, and what it was to compensate.
+    """
+
+    def __init__(
+        self, message: str, *, workflow: str = "", program: str = "", transaction: str = ""
+    ):
+        super().__init__(message)
+        self.workflow = workflow
+        self.program = program
+        self.transaction = transaction
 
 
 class LineageError(StreamError):

@@ -15,6 +15,7 @@ PACKAGES = (
     "activedb.columnar",
     "activedb.demo",
     "activedb.engine",
+    "activedb.engine.workflows",
     "activedb.engine.columns",
     "activedb.errors",
     "activedb.events",

@@ -21,6 +21,7 @@ BLOCKS = [
         "docs/sources.md",
         "docs/streams.md",
         "docs/uncertain-time.md",
+        "docs/workflows.md",
     )
     for block in re.findall(
         r"^```python\n(.*?)^```", (ROOT / name).read_text(encoding="utf-8"), re.M | re.S

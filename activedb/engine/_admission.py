@@ -21,6 +21,10 @@ class Admission:
         self._state = state
         self._future = future
 
+    def none(self) -> Arrivals:
+        """No rows."""
+        return Arrivals()
+
     def of_batch(self, batch: AtomicBatch) -> Arrivals:
         """Sort the rows of a batch."""
         state = self._state

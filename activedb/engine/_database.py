@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -25,7 +26,7 @@ from activedb.engine._membership import Membership
 from activedb.engine._methods import emitting
 from activedb.engine._outputs import Output
 from activedb.engine._pending import PendingFiring, read_pending
-from activedb.engine._programs import Programs
+from activedb.engine._programs import InColumns, Programs
 from activedb.engine._quarantine import Quarantine
 from activedb.engine._raised import Raised
 from activedb.engine._reads import find_reads
@@ -44,6 +45,7 @@ from activedb.events import Occurrence, Timestamp
 from activedb.metrics import Counters
 from activedb.rules import Action, Catalog, Condition, OnUncertain, Rule
 from activedb.scheduling import Program, Scheduler, SharedTable
+from activedb.spelling import did_you_mean
 from activedb.store import (
     Connection,
     DetectorRows,
@@ -52,15 +54,18 @@ from activedb.store import (
     RuleRows,
     StreamJournal,
     TableSpec,
+    WorkflowJournal,
     new_metadata,
     open_store,
+    workflow_names,
 )
-from activedb.streams import Files, Stream
+from activedb.streams import Source, Stream
 from activedb.transactions import Forest, Run, Snapshot, TimedRuns, Transaction, current_transaction
 from coupling.acta import History
 
 if TYPE_CHECKING:
     from activedb.analysis import Analysis
+    from activedb.engine.workflows import BatchHistory, BatchRun, WorkflowDefinition
 
 __all__ = ["Database", "connect"]
 
@@ -116,6 +121,9 @@ class Database:
         self._streams: dict[str, Stream] = {}
         self._stream_runs: dict[str, StreamRun] = {}
         self._memberships: dict[str, Membership] = {}
+        self._workflows: dict[str, WorkflowDefinition] = {}
+        self._batch_runs: dict[str, BatchRun] = {}
+        self._opening_batches = threading.Lock()
         is_queued = settings.firings == "queue" and settings.url != "memory://"
         journal = Journal(self._store, is_queued=is_queued)
         self._launcher = Launcher(journal, self._catalog)
@@ -138,7 +146,7 @@ class Database:
         self._recording = open_recording(settings, self._forest.counters)
         if self._recording is not None:
             self._forest.new_log = self._recording.log
-        self._programs = Programs(self._forest.tables.spec)
+        self._programs = Programs(self._forest.tables.spec, self._catalog)
         self._launcher.forest = self._forest
         self._launcher.triggering = self._triggering
         self._dead_letters = DeadLetters(
@@ -157,6 +165,7 @@ class Database:
             self._catalog, self._forest, rows, lambda: self.metadata.tables, self._kept
         )
         self._rules.texts.raising, self._rules.texts.streams = self.signal, self._streams
+        self._rules.check = self._programs.check_rule
         self._triggering.runner.quarantine = Quarantine(
             self._catalog,
             after=settings.quarantine_after,
@@ -703,7 +712,7 @@ class Database:
 
     # -- streams ---------------------------------------------------------------------------
 
-    def stream(self, name: str, /, *, source: Files | None = None, **declaration: Any) -> Stream:
+    def stream(self, name: str, /, *, source: Source | None = None, **declaration: Any) -> Stream:
         """Declare a stream of events; the fields are those of `Stream`.
 
         Raises
@@ -762,7 +771,7 @@ class Database:
                 ),
                 future=self._future,
                 membership=membership,
-                programs=self._programs_of(stream),
+                **self._programs_of(stream),
             )
         return run
 
@@ -792,7 +801,9 @@ class Database:
             and nothing else writes them.
         scheduler : str or Scheduler, optional
             Who runs them, one for all programs of a stream: ``"serial"``, the default, ``"sei"``,
-            ``"s2pl"``, ``"lwm"``, ``"tpg"``, or an object of such a class with other arguments.
+            ``"s2pl"``, ``"lwm"``, ``"tpg"``, or an object of such a class with other arguments; or
+            ``"columns"``: one program of numbers alone, over columns, hundreds of thousands of
+            events a second (docs/streams.md says what that takes).
         outputs : Table or mapped class, optional
             Where outputs are inserted: mappings of columns, or lists of such. By default they are
             kept for `outputs`.
@@ -800,7 +811,10 @@ class Database:
         Raises
         ------
         DefinitionError
-            If something about it has no meaning, or the stream has been fed already.
+            If something about it has no meaning, cannot be in columns, or the stream has been fed
+            already.
+        ConfigurationError
+            If ``"columns"`` needs what is not installed.
         """
         if not isinstance(stream, Stream) or self._streams.get(stream.name) is not stream:
             raise DefinitionError(
@@ -888,6 +902,105 @@ class Database:
         else:
             run.feed(events, Occurrence("punctuation", punctuation).us)
 
+    # -- workflows of atomic batches ---------------------------------------------------------
+
+    def workflow(
+        self,
+        name: str,
+        /,
+        *,
+        sources: str | Iterable[str],
+        on_failure: str = "stop",
+        mode: str = "full",
+        allow_interference: bool = False,
+    ) -> WorkflowDefinition:
+        """Define a workflow, whose programs process batches completely or not at all.
+
+        ``@workflow.program(reads=…)`` adds a program, and ``@that_program.compensation`` what
+        undoes one of its transactions; `batches` runs them. See docs/workflows.md.
+
+        Parameters
+        ----------
+        name : str
+            Unique; what is recorded has it.
+        sources : str or iterable of str
+            The streams that come from outside.
+        on_failure : {"stop", "compensate"}
+            What happens when a program raises: `ProgramFailed` is raised, and the transaction is
+            due until it succeeds or its batch is given up; or its batches are compensated at once.
+        mode : {"full", "non-intrusive", "independent cover"}
+            How they are compensated then.
+        allow_interference : bool
+            Whether that may affect the completion of other batches; `ProgramFailed` if not.
+
+        Raises
+        ------
+        DefinitionError
+            If something has no meaning, or the name is taken.
+        """
+        from activedb.engine.workflows import WorkflowDefinition  # networkx takes its time
+
+        if name in self._workflows:
+            raise DefinitionError(f"there is a workflow named {name!r} already")
+        definition = WorkflowDefinition(
+            name,
+            sources=sources,
+            on_failure=on_failure,
+            mode=mode,
+            allow_interference=allow_interference,
+        )
+        self._workflows[definition.name] = definition
+        return definition
+
+    def batches(self, workflow: WorkflowDefinition | str) -> BatchRun:
+        """What a workflow's batches are handed to; one per workflow, from where it stopped.
+
+        Define all programs first. What a crash has left is run by its `resume`, or before the next
+        batch.
+
+        Raises
+        ------
+        ConfigurationError
+            If no such workflow is defined here.
+        WorkflowError, WorkflowChanged
+            If its programs make no workflow, or not the one of which batches are recorded.
+        """
+        from activedb.engine.workflows import BatchRun
+
+        name = workflow if isinstance(workflow, str) else workflow.name
+        definition = self._workflows.get(name)
+        if definition is None or workflow not in (name, definition):
+            raise ConfigurationError(
+                f"no workflow {name!r} is defined here: define it with db.workflow(…), or look at "
+                f"what is recorded with db.batch_history(…); {did_you_mean(name, self._workflows)}"
+            )
+        with self._opening_batches:
+            run = self._batch_runs.get(name)
+            if run is None:
+                run = self._batch_runs[name] = BatchRun(
+                    definition,
+                    forest=self._forest,
+                    launcher=self._launcher,
+                    journal=WorkflowJournal(self._store, name),
+                )
+        return run
+
+    def batch_history(self, workflow: str) -> BatchHistory:
+        """The recorded batches of a workflow, as of now; it need not be defined here. O(rows).
+
+        Raises
+        ------
+        ConfigurationError
+            If none are recorded.
+        """
+        from activedb.engine.workflows import BatchHistory
+
+        return BatchHistory(self._store, workflow)
+
+    def recorded_workflows(self) -> list[str]:
+        """The workflows of which something is recorded, by name."""
+        return workflow_names(self._store)
+
     # -- the rest --------------------------------------------------------------------------
 
     def counters(self) -> dict[str, int]:
@@ -960,17 +1073,29 @@ class Database:
     ) -> None:
         self.close()
 
-    def _programs_of(self, stream: Stream) -> StreamPrograms | None:
+    def _programs_of(self, stream: Stream) -> dict[str, Any]:
+        """What runs the programs of a stream, as its `StreamRun` takes it."""
         of = self._programs.of(stream.name)
         if of is None:
-            return None
-        return StreamPrograms(
+            return {}
+        journal, counters = ProgramJournal(self._store, stream.name), self._triggering.counters
+        programs = StreamPrograms(
+            stream, of, forest=self._forest, journal=journal, counters=counters
+        )
+        if not isinstance(of.scheduler, InColumns):
+            return {"programs": programs}
+        from activedb.engine.columns import ColumnProgram
+
+        columns = ColumnProgram(
             stream,
             of,
+            rows=programs,
             forest=self._forest,
-            journal=ProgramJournal(self._store, stream.name),
-            counters=self._triggering.counters,
+            journal=journal,
+            counters=counters,
+            threads=min(self.settings.threads, os.cpu_count() or 1),
         )
+        return {"programs": programs, "columns": columns}
 
     def _write_letters(self, t: Transaction, letters: list[Letter]) -> None:
         rows = [asdict(letter) for letter in letters]

@@ -28,6 +28,12 @@ class FutureLimit:
         self._max_s = max_s
         self._max_us = None if math.isinf(max_s) else round(max_s * 1_000_000)
 
+    def latest_us(self) -> int | None:
+        """The latest beginning of a timestamp that is believed now; None: any."""
+        if self._max_us is None:
+            return None
+        return in_microseconds(self._clock.now()) + self._max_us
+
     def check(self, what: str, low_us: int) -> None:
         """Check a timestamp.
 

@@ -3,20 +3,45 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from activedb.errors import AccessError, DefinitionError
 from activedb.events import decode_params, encode_params
 from activedb.scheduling import REMOVED, At, SharedTable, State, Versions
-from activedb.store import Key, KeyedValues, ProgramJournal, Row
-from activedb.transactions import Transaction
+from activedb.store import Key, KeyedValues, ProgramJournal, Row, TableSpec
+from activedb.transactions import Forest, Transaction
 from lockmgr import Mode
 
-__all__ = ["ProgramTable"]
+__all__ = ["ProgramTable", "take_tables"]
 
 _BEFORE_ALL = At(-(2**62), "", 0)
 """The place of what was there before the first s-transaction."""
+
+
+def take_tables(
+    forest: Forest, specs: Sequence[TableSpec], writer: str, load: Callable[[], None]
+) -> None:
+    """Take tables for this process, read them by `load`, and let nobody else write them.
+
+    Raises
+    ------
+    TableOwned
+        If another process uses one.
+    DefinitionError
+        If the server itself changes rows of one, or `load` says so.
+    """
+
+    def take(t: Transaction) -> None:
+        for spec in specs:
+            t.lock_table(spec, Mode.X)  # until who is writing has ended
+            forest.store.ownership.own(spec, loads=False)
+        load()
+        for spec in specs:
+            forest.writers[spec] = writer
+
+    forest.run(take)
 
 
 class ProgramTable:
@@ -44,14 +69,9 @@ class ProgramTable:
         """
         versions = state.of(self.shared)
         newest: dict[Any, tuple[At, Any]] = {}
-        recent = journal.versions(self.kept.spec.name) if self.shared.history_us else ()
-        for record in recent:
-            at = At(record["us"], "", record["arrival"])
-            key = decode_params(json.loads(record["key"]))["key"]
-            key = tuple(key) if isinstance(key, list) else key
-            value = REMOVED if record["removed"] else decode_params(record["value"])["value"]
+        for key, at, value in self._recent(journal) if self.shared.history_us else ():
             versions.write(key, at, value)
-            newest[key] = (at, value)
+            newest[key] = max((at, value), newest.get(key, (at, value)), key=itemgetter(0))
         # The rows count: somebody may have mended them while nobody had the table.
         for row in journal.rows(self.kept.spec):
             key, value = self.kept.pair(row)
@@ -69,6 +89,19 @@ class ProgramTable:
         for key, (at, known) in newest.items():
             if known is not REMOVED:
                 versions.write(key, at, REMOVED)
+
+    def _recent(self, journal: ProgramJournal) -> Iterator[tuple[Any, At, Any]]:
+        """Keys, places and values of the versions that are kept."""
+        name = self.kept.spec.name
+        for record in journal.versions(name):
+            key = decode_params(json.loads(record["key"]))["key"]
+            value = REMOVED if record["removed"] else decode_params(record["value"])["value"]
+            at = At(record["us"], "", record["arrival"])
+            yield tuple(key) if isinstance(key, list) else key, at, value
+        for data in journal.columns.versions(name):  # left by a run in columns, so numpy is there
+            from activedb.engine.columns import versions_of_bytes
+
+            yield from versions_of_bytes(data).each()
 
     def records(self, versions: Versions, since: At) -> Iterator[Mapping[str, Any]]:
         """What is to be kept of the versions written at or after a place.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from activedb.errors import DefinitionError
+from activedb.rules import Rule
 from activedb.scheduling import (
     LWM,
     S2PL,
@@ -21,14 +22,21 @@ from activedb.spelling import did_you_mean
 from activedb.store import KeyedValues, TableSpec, is_storable
 from activedb.streams import Stream
 
-__all__ = ["PROGRAMS_MAX", "Defined", "Programs", "ProgramsOfStream"]
+__all__ = ["PROGRAMS_MAX", "Defined", "InColumns", "Programs", "ProgramsOfStream"]
 
 PROGRAMS_MAX = 64
 """Programs of one stream; places in its serial order are numbered by it."""
 _NAME_MAX = 200
 
+
+class InColumns(SerialOrder):
+    """The serial order of a program that runs in columns; part by part, where it cannot."""
+
+    name = "columns"
+
+
 _SCHEDULERS: dict[str, Callable[[], Scheduler]] = {
-    each.name: each for each in (SerialOrder, SEI, S2PL, LWM, TPG)
+    each.name: each for each in (SerialOrder, SEI, S2PL, LWM, TPG, InColumns)
 }
 
 
@@ -56,11 +64,14 @@ class ProgramsOfStream:
     programs : list of Defined
         In the order of definition.
     scheduler : Scheduler
+    types : tuple of str
+        Those of the stream's events.
     tables : dict of SharedTable to KeyedValues
         Where the rows of each are.
     """
 
     scheduler: Scheduler
+    types: tuple[str, ...]
     programs: list[Defined] = field(default_factory=list)
     tables: dict[SharedTable, KeyedValues] = field(default_factory=dict)
 
@@ -72,10 +83,13 @@ class Programs:
     ----------
     spec : callable
         Gives what is known of a mapped class or Table.
+    rules : iterable of Rule
+        Those that are defined.
     """
 
-    def __init__(self, spec: Callable[[Any], TableSpec]):
+    def __init__(self, spec: Callable[[Any], TableSpec], rules: Iterable[Rule]):
         self._spec = spec
+        self._rules = rules
         self._of: dict[str, ProgramsOfStream] = {}
 
     def of(self, stream: str) -> ProgramsOfStream | None:
@@ -96,6 +110,12 @@ class Programs:
                 f"there is no program {program!r}; {did_you_mean(program, names)}"
             )
         return names[program]
+
+    def check_rule(self, rule: Rule) -> None:
+        """Raise `DefinitionError` if a rule would hear nothing of what runs in columns."""
+        for stream, of in self._of.items():
+            if isinstance(of.scheduler, InColumns):
+                _check_hears(rule, _unheard(stream, of.types, of.tables.values()))
 
     def define(
         self,
@@ -146,7 +166,14 @@ class Programs:
                 f"program {name}: {spec.name} has the rows of a shared table; outputs take a table "
                 "of their own"
             )
-        of = self._of.setdefault(stream.name, ProgramsOfStream(chosen))
+        if isinstance(chosen, InColumns):
+            from activedb.engine.columns import check_in_columns
+
+            check_in_columns(program, stream, kept.values(), is_alone=known is None)
+            unheard = _unheard(stream.name, stream.types, kept.values())
+            for rule in self._rules:
+                _check_hears(rule, unheard)
+        of = self._of.setdefault(stream.name, ProgramsOfStream(chosen, tuple(stream.types)))
         of.programs.append(Defined(program, spec))
         of.tables |= kept
 
@@ -207,6 +234,28 @@ class Programs:
 
     def _shared(self, stream: str) -> list[SharedTable]:
         return [*self._of[stream].tables] if stream in self._of else []
+
+
+def _unheard(
+    stream: str, types: Iterable[str], tables: Iterable[KeyedValues]
+) -> dict[tuple[str, str], str]:
+    """What rules cannot hear, as it happens in columns: its keys, and what that is."""
+    found = {("event", type_): f"events {type_} of stream {stream}" for type_ in types}
+    found["late", stream] = f"late events of stream {stream}"
+    for kept in tables:
+        rows = f"changes of table {kept.spec.name} by the program of stream {stream}"
+        found |= {(kind, kept.spec.name): rows for kind in ("insert", "update", "delete")}
+    return found
+
+
+def _check_hears(rule: Rule, unheard: Mapping[tuple[str, str], str]) -> None:
+    for key in sorted(rule.on.keys):
+        if key in unheard:
+            raise DefinitionError(
+                f'rule {rule.name}: {unheard[key]} are processed in columns (scheduler="columns"), '
+                "where no rule sees them one by one: give the program another scheduler, or leave "
+                "the rule out"
+            )
 
 
 def _scheduler(given: str | Scheduler | None, known: ProgramsOfStream | None) -> Scheduler:

@@ -17,9 +17,10 @@ from activedb.store import LedgerEntry, StreamJournal
 from activedb.streams import Arrival, Arrivals
 from activedb.transactions import Forest, Run, Transaction
 
-__all__ = ["StreamParts"]
+__all__ = ["DETACHED_MAX", "StreamParts"]
 
-_DETACHED_MAX = 2_000  # detached rules under way when a part begins
+DETACHED_MAX = 2_000
+"""Detached rules under way when a part begins."""
 
 
 class StreamParts:
@@ -63,8 +64,11 @@ class StreamParts:
         self._reached_us: int | None = None
 
     def run(self, entry: LedgerEntry, arrivals: Arrivals) -> None:
-        """Process what `entry`'s punctuation has passed, from its part on."""
-        state = self._state
+        """Process what `entry`'s punctuation has passed, from its part on.
+
+        The last part completes the batch if `entry` says so.
+        """
+        state, completes = self._state, entry.complete
         state.buffer.add(arrivals.admitted)
         punctuation_us = entry.punctuation_us
         try:
@@ -74,13 +78,13 @@ class StreamParts:
                     entry,
                     sequence=state.next_sequence,
                     punctuation_us=punctuation_us if next_us is None else next_us,
-                    complete=next_us is None,
+                    complete=completes and next_us is None,
                     events=len(chunk),
                     late=len(arrivals.late),
                 )
                 self._run_part(entry, chunk, arrivals)
                 state.buffer.remove_first(len(chunk))
-                state.last = entry
+                state.last, state.left_in_columns = entry, []
                 if self._membership is not None:
                     self._membership.committed(self._joined)
                     self._membership.declared(entry.punctuation_us)
@@ -100,7 +104,7 @@ class StreamParts:
     def _run_part(self, entry: LedgerEntry, chunk: list[Arrival], arrivals: Arrivals) -> None:
         # Not named after batch and part: what is done again may be parted differently.
         run = Run(name=self._state.run_name(entry), is_batch=True)
-        self._launcher.join(running_max=_DETACHED_MAX)
+        self._launcher.join(running_max=DETACHED_MAX)
 
         def body(t: Transaction) -> None:
             self._process(t, entry, chunk, arrivals)
@@ -142,9 +146,10 @@ class StreamParts:
         if programs is not None:
             letters += programs.process(t, chunk, reached_us, fail_fast=each.fail_fast)
         forget_before_us = self._forget_before_us(reached_us)
+        left = list(state.left_in_columns)
         keep = [
             arrival.record()
-            for arrival in arrivals.admitted
+            for arrival in (*left, *arrivals.admitted)
             if forget_before_us is None or arrival.occurrence.us >= forget_before_us
         ]
         late = [arrival.record() for arrival in arrivals.late]
@@ -153,6 +158,8 @@ class StreamParts:
         joined = self._joined = {} if self._membership is None else self._membership.changes()
 
         def write(connection: Any) -> None:
+            if left:
+                self._journal.columns.forget_waiting(connection)
             self._journal.write(
                 connection,
                 final,

@@ -9,7 +9,7 @@ from typing import Any
 
 from activedb.engine._letters import Letter
 from activedb.engine._program_outputs import put_out
-from activedb.engine._program_tables import ProgramTable
+from activedb.engine._program_tables import ProgramTable, take_tables
 from activedb.engine._program_work import Work, letter_of
 from activedb.engine._programs import PROGRAMS_MAX, Defined, ProgramsOfStream
 from activedb.engine._triggered import is_systemic
@@ -28,7 +28,6 @@ from activedb.scheduling import (
 from activedb.store import ProgramJournal
 from activedb.streams import Arrival, Stream
 from activedb.transactions import Forest, Transaction
-from lockmgr import Mode
 
 __all__ = ["StreamPrograms"]
 
@@ -78,7 +77,7 @@ class StreamPrograms:
         self._journal = journal
         self._counters = counters
         self._tables = [ProgramTable(shared, kept) for shared, kept in of.tables.items()]
-        self._processed = 0  # events of all parts that have committed
+        self._processed = 0
         # Of programs with rules: their detectors, and what these kept when a part last committed.
         self._detections: dict[str, Detection] = {}
         self._detected: dict[str, Mapping[str, Any]] = {}
@@ -86,6 +85,11 @@ class StreamPrograms:
         # Of the part at hand: the place of its first event, and what it is to write.
         self._first: At | None = None
         self._left = _Left()
+
+    @property
+    def processed(self) -> int:
+        """Events of all parts that have committed."""
+        return self._processed
 
     # -- where it stands -------------------------------------------------------------------
 
@@ -100,17 +104,8 @@ class StreamPrograms:
             If the server itself changes rows of one, or one has a row that no s-transaction can
             have written.
         """
-        store = self._forest.store
-
-        def take(t: Transaction) -> None:
-            for table in self._tables:
-                t.lock_table(table.kept.spec, Mode.X)  # until who is writing has ended
-                store.ownership.own(table.kept.spec)
-            self.load(processed)
-            for table in self._tables:
-                self._forest.writers[table.kept.spec] = self._name
-
-        self._forest.run(take)
+        specs = [table.kept.spec for table in self._tables]
+        take_tables(self._forest, specs, self._name, lambda: self.load(processed))
 
     def load(self, processed: int) -> None:
         """Read what is committed.
@@ -123,9 +118,13 @@ class StreamPrograms:
         state = State(self._of.tables)
         for table in self._tables:
             table.load(state, self._journal)
-        self.state, self._processed, self._first = state, processed, None
+        self.go_on(state, processed)
         self._detected = self._journal.states()
         self._restore_detections()
+
+    def go_on(self, state: State, processed: int) -> None:
+        """Go on from a state, which is committed, after so many events."""
+        self.state, self._processed, self._first = state, processed, None
 
     def take_back(self) -> None:
         """Go back to what has committed: what an earlier try at a part has done is nothing."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from activedb.engine._admission import Admission
 from activedb.engine._future import FutureLimit
@@ -21,6 +22,9 @@ from activedb.store import LedgerEntry, StreamJournal
 from activedb.streams import Arrival, Arrivals, AtomicBatch, Stream, fed_occurrences
 from activedb.transactions import Forest
 
+if TYPE_CHECKING:
+    from activedb.engine.columns import ColumnParts, ColumnProgram
+
 __all__ = ["StreamRun"]
 
 
@@ -31,6 +35,9 @@ class StreamRun:
     top-level transaction: its events' s-transactions are subtransactions of it, and the ledger
     row, the waiting events and the dead letters commit with their effects. A part that the
     ledger knows is not processed again.
+
+    If its program runs in columns (`activedb.engine.columns`), all that the punctuation has passed
+    is one part.
 
     Not thread-safe: one thread feeds a stream.
     """
@@ -47,11 +54,18 @@ class StreamRun:
         future: FutureLimit,
         membership: Membership | None = None,
         programs: StreamPrograms | None = None,
+        columns: ColumnProgram | None = None,
     ):
         self.stream = stream
         self._launcher = launcher
         self._journal = journal
         self._membership = membership
+        self._s_transactions = STransactions(stream, triggering=triggering, time=time)
+        waiting = None
+        if columns is not None:
+            from activedb.engine.columns import ColumnAdmission, ColumnParts, WaitingColumns
+
+            waiting = WaitingColumns()
         self._state = StreamState(
             stream,
             forest=forest,
@@ -60,11 +74,10 @@ class StreamRun:
             journal=journal,
             time=time,
             membership=membership,
-            programs=programs,
+            programs=programs if columns is None else columns,
+            columns=waiting,
         )
-        self._admission = Admission(self._state, future)
-        self._s_transactions = STransactions(stream, triggering=triggering, time=time)
-        self._parts = StreamParts(
+        self._by_rows = StreamParts(
             self._state,
             self._s_transactions,
             forest=forest,
@@ -74,6 +87,20 @@ class StreamRun:
             membership=membership,
             programs=programs,
         )
+        # Here the two ways of processing part: event by event, and in columns.
+        self._admission = Admission(self._state, future)
+        self._parts: StreamParts | ColumnParts = self._by_rows
+        if columns is not None:
+            self._admission = ColumnAdmission(self._state, future)
+            self._parts = ColumnParts(
+                self._state,
+                self._s_transactions,
+                by_rows=self._by_rows,
+                program=columns,
+                forest=forest,
+                launcher=launcher,
+                journal=journal,
+            )
         self._state.load(begins=True)
 
     @property
@@ -88,11 +115,11 @@ class StreamRun:
     @property
     def on_progress(self) -> Callable[[int], None]:
         """Called with the number of events that have just been processed durably."""
-        return self._parts.on_progress
+        return self._by_rows.on_progress
 
     @on_progress.setter
     def on_progress(self, call: Callable[[int], None]) -> None:
-        self._parts.on_progress = call
+        self._by_rows.on_progress = call
 
     def apply(self, batch: AtomicBatch) -> None:
         """Process a micro-batch, unless the ledger says that it took effect already.
@@ -172,7 +199,7 @@ class StreamRun:
         stable_us = self._admission.stable_us(self._membership)
         if must_write or self._state.is_awaited(stable_us):
             query_id, batch_id = self._state.next_feed()
-            self._apply(query_id, batch_id, Arrivals, stable_us)
+            self._apply(query_id, batch_id, self._admission.none, stable_us)
 
     def finish(self) -> None:
         """The end of the stream: process the events that still wait, end the detached rules.
@@ -181,10 +208,10 @@ class StreamRun:
         beyond it: what would be due later waits for a later punctuation.
         """
         last = self._state.last
-        newest_us = None if self._membership is not None else self._state.buffer.newest_us()
+        newest_us = None if self._membership is not None else self._state.newest_us()
         if last is not None and newest_us is not None:
-            first = replace(last, part=last.part + 1, punctuation_us=newest_us + 1)
-            self._parts.run(first, Arrivals())
+            first = replace(last, part=last.part + 1, punctuation_us=newest_us + 1, complete=True)
+            self._parts.run(first, self._admission.none())
         self._launcher.join()
         if self._launcher.recover():  # those that a lost connection or a lock kept from ending
             self._launcher.join()
@@ -199,7 +226,7 @@ class StreamRun:
     @property
     def waiting(self) -> int:
         """How many events wait for the punctuation."""
-        return len(self._state.buffer)
+        return self._state.waiting
 
     @property
     def batches(self) -> int:
@@ -262,4 +289,4 @@ class StreamRun:
             dead=0,
         )
         # Rows of a batch that has parts in the ledger are in the buffer already.
-        self._parts.run(first, arrivals() if part == 0 else Arrivals())
+        self._parts.run(first, arrivals() if part == 0 else self._admission.none())

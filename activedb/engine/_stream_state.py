@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from activedb.engine._firings import STREAM_RUN
 from activedb.engine._launcher import Launcher
@@ -15,6 +16,9 @@ from activedb.events import Occurrence
 from activedb.store import LedgerEntry, StreamJournal
 from activedb.streams import Arrival, EventTimeBuffer, Stream
 from activedb.transactions import Forest
+
+if TYPE_CHECKING:
+    from activedb.engine.columns import ColumnProgram, WaitingColumns
 
 __all__ = ["StreamState"]
 
@@ -31,6 +35,11 @@ class StreamState:
     stream : Stream
     buffer : EventTimeBuffer
         Events that the punctuation has not passed.
+    columns : WaitingColumns or None
+        The same, of a stream that is processed in columns: `buffer` is empty then between parts.
+    left_in_columns : list of Arrival
+        Those of `buffer` that an earlier run has kept as columns: the next part has to keep them
+        one by one.
     last : LedgerEntry or None
         The part that was processed last.
     """
@@ -45,10 +54,13 @@ class StreamState:
         journal: StreamJournal,
         time: StreamTime,
         membership: Membership | None,
-        programs: StreamPrograms | None,
+        programs: StreamPrograms | ColumnProgram | None,
+        columns: WaitingColumns | None = None,
     ):
         self.stream = stream
         self.buffer = EventTimeBuffer()
+        self.columns = columns
+        self.left_in_columns: list[Arrival] = []
         self.last: LedgerEntry | None = None
         self._forest = forest
         self._triggering = triggering
@@ -62,6 +74,16 @@ class StreamState:
     def punctuation_us(self) -> int | None:
         """Every event before it has been processed; later arrivals before it are late."""
         return None if self.last is None else self.last.punctuation_us
+
+    @property
+    def waiting(self) -> int:
+        """How many events wait for the punctuation."""
+        return len(self.buffer) + (0 if self.columns is None else len(self.columns))
+
+    def newest_us(self) -> int | None:
+        """Where the last of those that wait end; None if there are none."""
+        newest_us = self.buffer.newest_us()
+        return newest_us if self.columns is None else self.columns.newest_us()
 
     @property
     def next_sequence(self) -> int:
@@ -116,7 +138,7 @@ class StreamState:
         if self._programs is not None and renews:
             processed_before = self._journal.totals()["events"]
             (self._programs.begin if begins else self._programs.load)(processed_before)
-        self.buffer.add(Arrival.restore(record) for record in self._journal.kept_events())
+        self._load_waiting()
         passed_us = self.punctuation_us
         if passed_us is not None:
             processed, _ = self.buffer.first(passed_us, len(self.buffer))
@@ -126,6 +148,28 @@ class StreamState:
         if self._membership is not None:
             self._membership.load()
             self._membership.declared(passed_us)
+
+    def _load_waiting(self) -> None:
+        """Read the events that wait, and those that are kept, however they were left."""
+        self.left_in_columns = []
+        self.buffer.add(Arrival.restore(record) for record in self._journal.kept_events())
+        kept = self._journal.columns.waiting()
+        if self.columns is None and not kept:
+            return
+        from activedb.engine.columns import events_of_bytes, in_columns
+
+        parts = [events_of_bytes(data) for data in kept]
+        if self.columns is None:  # it was processed in columns before
+            passed_us = self.punctuation_us
+            for part in parts:
+                left = part if passed_us is None else part.take(part.us >= passed_us)
+                self.left_in_columns += left.arrivals()
+            self.buffer.add(self.left_in_columns)
+            return
+        arrivals, _ = self.buffer.first(None, len(self.buffer))
+        self.buffer.remove_first(len(arrivals))
+        parts.append(in_columns(self.stream, arrivals).in_order())
+        self.columns.restore(parts, self.punctuation_us)
 
     def check_continues(self, query_id: str | None, batch_id: int) -> None:
         """Check that a batch continues what the ledger holds; see `StreamRun.check_continues`."""

@@ -4,6 +4,8 @@ from sqlalchemy import Connection
 
 from activedb.store._borrowed import BorrowedSession, borrow, connection_of, listen_to
 from activedb.store._changed_rows import ChangedRows
+from activedb.store._column_journal import ColumnJournal
+from activedb.store._column_rows import ColumnRows
 from activedb.store._connect import new_metadata, open_store
 from activedb.store._detector_rows import Adopted, DetectorRows
 from activedb.store._flushes import listen_to_flushes
@@ -40,6 +42,13 @@ from activedb.store._statements import (
 from activedb.store._store import Store
 from activedb.store._stream_journal import LedgerEntry, StreamJournal
 from activedb.store._tables import Key, Row, Tables, TableSpec, is_storable
+from activedb.store._workflow_journal import (
+    Kept,
+    LineageRow,
+    Recorded,
+    WorkflowJournal,
+    workflow_names,
+)
 from activedb.store._write_set import Change, Log
 from activedb.store._written import (
     Piece,
@@ -57,6 +66,8 @@ __all__ = [
     "BorrowedSession",
     "Change",
     "ChangedRows",
+    "ColumnJournal",
+    "ColumnRows",
     "Commit",
     "Connection",
     "Delete",
@@ -66,9 +77,11 @@ __all__ = [
     "Hints",
     "Insert",
     "Journal",
+    "Kept",
     "Key",
     "KeyedValues",
     "LedgerEntry",
+    "LineageRow",
     "LockingRead",
     "Log",
     "Message",
@@ -77,6 +90,7 @@ __all__ = [
     "Peeked",
     "Piece",
     "ProgramJournal",
+    "Recorded",
     "Relation",
     "Row",
     "RuleRows",
@@ -90,6 +104,7 @@ __all__ = [
     "Truncate",
     "Unlocked",
     "Update",
+    "WorkflowJournal",
     "borrow",
     "connection_of",
     "delete_of",
@@ -108,4 +123,5 @@ __all__ = [
     "select_of",
     "tables_of",
     "update_of",
+    "workflow_names",
 ]

@@ -232,9 +232,9 @@ class BorrowedSession(Session):
         self._backend = self._store.backend_of(connection)
         return connection
 
-    def _owned(self, spec: TableSpec) -> OwnedTable | None:
+    def _owned(self, spec: TableSpec, *, loads: bool = True) -> OwnedTable | None:
         """None: only the server knows what the caller's own SQL has made of the rows."""
-        super()._owned(spec)
+        super()._owned(spec, loads=loads)
         return None
 
     def _committed(self) -> None:

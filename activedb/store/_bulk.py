@@ -25,9 +25,11 @@ from activedb.store._wire import ServerColumn, Way, bound, server_table, way_of
 __all__ = [
     "COPY_ROWS_MIN",
     "UNNEST_ROWS_MIN",
+    "Array",
     "copy_rows",
     "delete_rows",
     "insert_rows",
+    "unnest",
     "update_rows",
 ]
 
@@ -151,17 +153,32 @@ def _unnest(
                 _unnest(connection, spec, words, halves)
             return
         quote = connection.dialect.identifier_preparer
-        values = ", ".join("%b" for _ in columns)
-        names = ", ".join(f"v{number}" for number in range(len(columns)))
         same = " AND ".join(
             f"t.{quote.quote(name)} = n.v{number}" for number, name in enumerate(spec.key_columns)
         )
-        cursor.adapters.register_dumper(_Array, _ArrayDumper)
-        cursor.execute(
-            f"{words[0]} {quote.format_table(spec.table)} AS t {words[1]} "
-            f"unnest({values}) AS n ({names}) WHERE {same}",
-            arrays,
-        )
+        table = quote.format_table(spec.table)
+        _execute(cursor, f"{words[0]} {table} AS t {words[1]}", arrays, f" WHERE {same}")
+
+
+def unnest(connection: Connection, before: str, arrays: Sequence[Array], after: str = "") -> None:
+    """Execute a statement that has arrays, unnested as `n` with columns `v0`, `v1` …, in it.
+
+    One round trip. REQUIRES: psycopg's driver; the arrays fit into one message.
+
+    Parameters
+    ----------
+    before, after : str
+        The statement around them, as psycopg takes it.
+    """
+    with driver_cursor(connection) as cursor:
+        _execute(cursor, before, arrays, after)
+
+
+def _execute(cursor: psycopg.Cursor[Any], before: str, arrays: Sequence[Array], after: str) -> None:
+    values = ", ".join("%b" for _ in arrays)
+    names = ", ".join(f"v{number}" for number in range(len(arrays)))
+    cursor.adapters.register_dumper(Array, _ArrayDumper)
+    cursor.execute(f"{before} unnest({values}) AS n ({names}){after}", arrays)
 
 
 # -- arrays in binary form -------------------------------------------------------------------
@@ -172,32 +189,45 @@ _NULL = _LENGTH(-1)
 
 
 @dataclass(frozen=True, slots=True)
-class _Array:
+class Array:
     """A column as an array in the server's binary form.
 
     psycopg's own lists are dumped element by element in Python, several times as slowly.
+
+    Attributes
+    ----------
+    oid : int
+        The type of the array.
+    data : bytes
     """
 
     oid: int
     data: bytes
 
+    @classmethod
+    def of(
+        cls, oid: int, element_oid: int, count: int, elements: bytes, *, has_null: bool = False
+    ) -> Array:
+        """Of elements in binary form, the length before each."""
+        return cls(oid, _HEAD.pack(1, has_null, element_oid, count, 1) + elements)
+
 
 class _ArrayDumper(Dumper):
     format = Format.BINARY
 
-    def get_key(self, obj: _Array, format: PyFormat) -> Any:
+    def get_key(self, obj: Array, format: PyFormat) -> Any:
         return (self.cls, obj.oid)
 
-    def upgrade(self, obj: _Array, format: PyFormat) -> Dumper:
+    def upgrade(self, obj: Array, format: PyFormat) -> Dumper:
         dumper = type(self)(self.cls)
         dumper.oid = obj.oid
         return dumper
 
-    def dump(self, obj: _Array) -> Buffer:
+    def dump(self, obj: Array) -> Buffer:
         return obj.data
 
 
-def _array(column: _Column, cursor: psycopg.Cursor[Any]) -> _Array:
+def _array(column: _Column, cursor: psycopg.Cursor[Any]) -> Array:
     """A column's values as one array; O(values), nearly all of it in C."""
     server = column.server
     present = [value for value in column.values if value is not None]
@@ -212,5 +242,5 @@ def _array(column: _Column, cursor: psycopg.Cursor[Any]) -> _Array:
         body = b"".join(_NULL if value is None else next(full) for value in column.values)
     else:
         body = b"".join(chain.from_iterable(parts))
-    head = _HEAD.pack(1, has_null, server.oid, len(column.values), 1)
-    return _Array(server.array_oid, head + body)
+    count = len(column.values)
+    return Array.of(server.array_oid, server.oid, count, body, has_null=has_null)

@@ -85,6 +85,12 @@ class KeyedValues:
             self.spec.table.columns[self.columns[0]].type, Float
         )
 
+    @property
+    def has_number_key(self) -> bool:
+        """Whether a key is one whole number."""
+        names = self.spec.key_columns
+        return len(names) == 1 and isinstance(self.spec.table.columns[names[0]].type, Integer)
+
     def pair(self, row: Row) -> tuple[Any, Any]:
         """Key and value of a row."""
         key = self.spec.key_of(row)

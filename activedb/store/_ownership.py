@@ -109,10 +109,15 @@ class Ownership:
         self._used: set[TableSpec] = set()
         self._owned: dict[TableSpec, OwnedTable] = {}
 
-    def touch(self, spec: TableSpec) -> OwnedTable | None:
+    def touch(self, spec: TableSpec, *, loads: bool = True) -> OwnedTable | None:
         """Use a table, which others are told once; its rows, loaded, if it is owned, else None.
 
         O(1) but for the first call and for rows in doubt.
+
+        Parameters
+        ----------
+        loads : bool
+            Whether its rows are going to be looked at.
 
         Raises
         ------
@@ -122,7 +127,7 @@ class Ownership:
         if spec not in self._used:  # without the latch: each read comes here
             self._begin_to_use(spec)
         owned = self._owned.get(spec)
-        if owned is not None and not owned.is_loaded:
+        if loads and owned is not None and not owned.is_loaded:
             self._load(owned)
         return owned
 
@@ -138,8 +143,13 @@ class Ownership:
         """A connection was lost: the one with the locks may be, too, so they are asked for anew."""
         self._used.clear()
 
-    def own(self, spec: TableSpec) -> None:
+    def own(self, spec: TableSpec, *, loads: bool = True) -> None:
         """Keep a table's rows in memory, and every other process from the table. O(rows).
+
+        Parameters
+        ----------
+        loads : bool
+            Whether to read the rows at once, or when somebody looks at one.
 
         Raises
         ------
@@ -152,7 +162,8 @@ class Ownership:
             owned = self._ask(f"own table {spec.name}", lambda c: self._own(c, spec))
             self._used.add(spec)
             self._owned[spec] = owned
-        self._load(owned)
+        if loads:
+            self._load(owned)
 
     def check(self, connection: Connection, touched: Iterable[OwnedTable]) -> None:
         """Make sure, until the transaction on `connection` ends, that the tables are still ours.
@@ -315,7 +326,7 @@ class Ownership:
 class NoOwnership:
     """The same where no other process can use a table, and all rows are in memory anyway."""
 
-    def touch(self, spec: TableSpec) -> OwnedTable | None:
+    def touch(self, spec: TableSpec, *, loads: bool = True) -> OwnedTable | None:
         """None: rows are read where they are."""
 
     def owned(self, spec: TableSpec) -> OwnedTable | None:
@@ -325,7 +336,7 @@ class NoOwnership:
         """The table's name, which nobody else needs to know."""
         return spec.name
 
-    def own(self, spec: TableSpec) -> None:
+    def own(self, spec: TableSpec, *, loads: bool = True) -> None:
         """Nothing to do: there is nobody to keep out."""
 
     def check(self, connection: Connection, touched: Iterable[OwnedTable]) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, delete, insert, select
 
 from activedb.store._bulk import insert_rows
+from activedb.store._column_journal import ColumnJournal
+from activedb.store._column_rows import ColumnRows
 from activedb.store._faults import translated
 from activedb.store._store import Store
 from activedb.store._system import outputs, program_states, versions
@@ -19,9 +21,16 @@ _VERSIONS, _OUTPUTS = TableSpec(versions), TableSpec(outputs)
 
 
 class ProgramJournal:
-    """Reads and writes the rows of one stream's programs; writes go on a connection handed in."""
+    """Reads and writes the rows of one stream's programs; writes go on a connection handed in.
+
+    Attributes
+    ----------
+    columns : ColumnJournal
+        What is kept in columns.
+    """
 
     def __init__(self, store: Store, stream: str):
+        self.columns = ColumnJournal(store, stream)
         self._store = store
         self._stream = stream
 
@@ -29,6 +38,11 @@ class ProgramJournal:
         """Every committed row of a table; O(rows)."""
         with translated(f"load table {spec.name}"), self._store.short() as connection:
             return [spec.row(row) for row in connection.execute(select(spec.table))]
+
+    def read_columns(self, rows: ColumnRows) -> tuple[Sequence[Any], Sequence[Any]]:
+        """Keys and values of every committed row of a table; see `ColumnRows.read`."""
+        with translated(f"load table {rows.spec.name}"), self._store.short() as connection:
+            return rows.read(connection)
 
     def versions(self, table: str) -> list[Mapping[str, Any]]:
         """The versions that are kept of a table's rows, in the serial order."""
@@ -78,9 +92,10 @@ class ProgramJournal:
         insert_rows(connection, _VERSIONS, list(rows))
 
     def forget_versions(self, connection: Connection, table: str, before_us: int) -> None:
-        """Delete versions that no window reaches any more; one statement."""
+        """Delete versions that no window reaches any more; two statements."""
         c = versions.c
         connection.execute(delete(versions).where(c.name == table, c.us < before_us))
+        self.columns.forget(connection, before_us, table)
 
     def write_outputs(self, connection: Connection, rows: Iterable[Mapping[str, Any]]) -> None:
         """Write outputs with a part; two round trips."""

@@ -51,6 +51,7 @@ class Session(FlatTransaction):
         super().__init__(store, latch)
         self._flushed: list[Change] = []
         self._touched: list[OwnedTable] = []
+        self._rewritten: list[TableSpec] = []
 
     def lock_rows(
         self, spec: TableSpec, keys: Sequence[Key], *, exclusive: bool, guarding: bool = False
@@ -106,7 +107,7 @@ class Session(FlatTransaction):
 
     def lock_table(self, spec: TableSpec) -> None:
         """Keep other processes from writing the table until this transaction ends."""
-        if self._owned(spec) is not None:
+        if self._owned(spec, loads=False) is not None:
             return
         with self._using(f"lock table {spec.name}") as connection:
             self._store.lock_table(connection, spec)
@@ -196,6 +197,13 @@ class Session(FlatTransaction):
                         f"table {spec.name}: another process inserted {key!r} after it was read "
                         f"as absent; retry the transaction"
                     )
+
+    def rewrites(self, spec: TableSpec) -> None:
+        """Take note that what is durable with the commit writes rows of a table, beneath this.
+
+        What is in memory of them is read anew after the commit. REQUIRES: the table is locked.
+        """
+        self._rewritten.append(spec)
 
     def flush(self, changes: Sequence[Change], log: Log, durable: Iterable[Durable] = ()) -> None:
         """Write a write set and everything that must be durable with it.
@@ -377,14 +385,18 @@ class Session(FlatTransaction):
                 owned = self._store.ownership.owned(change.spec)
                 if owned is not None:
                     owned.put(change.key, change.new)
+            for spec in self._rewritten:
+                owned = self._store.ownership.owned(spec)
+                if owned is not None:
+                    owned.forget()
 
     def _left_unknown(self) -> None:
         for owned in self._touched:
             owned.forget()
 
-    def _owned(self, spec: TableSpec) -> OwnedTable | None:
+    def _owned(self, spec: TableSpec, *, loads: bool = True) -> OwnedTable | None:
         """The table's rows if this process owns it; it is touched then, and else used."""
-        owned = self._store.ownership.touch(spec)
+        owned = self._store.ownership.touch(spec, loads=loads)
         if owned is not None and owned not in self._touched:
             self._touched.append(owned)
         return owned

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, delete, func, insert, select
 
 from activedb.store._bulk import insert_rows
+from activedb.store._column_journal import ColumnJournal
 from activedb.store._faults import translated
 from activedb.store._store import Store
 from activedb.store._system import late_events, ledger, producers, stream_events
@@ -49,9 +50,16 @@ class LedgerEntry:
 
 
 class StreamJournal:
-    """Reads and writes the rows of one stream; writes go on a connection that is handed in."""
+    """Reads and writes the rows of one stream; writes go on a connection that is handed in.
+
+    Attributes
+    ----------
+    columns : ColumnJournal
+        What is kept in columns.
+    """
 
     def __init__(self, store: Store, stream: str):
+        self.columns = ColumnJournal(store, stream)
         self._store = store
         self._stream = stream
 

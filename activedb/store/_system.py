@@ -10,6 +10,7 @@ from sqlalchemy import (
     DateTime,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     String,
     Table,
@@ -21,9 +22,13 @@ from sqlalchemy import (
 )
 
 __all__ = [
+    "batch_edges",
+    "batch_transactions",
+    "batches",
     "dead_letters",
     "detector_states",
     "followers",
+    "kept_columns",
     "late_events",
     "ledger",
     "outputs",
@@ -36,6 +41,7 @@ __all__ = [
     "stream_events",
     "system",
     "versions",
+    "workflows",
 ]
 
 system = MetaData()
@@ -225,6 +231,86 @@ program_states = Table(
     Column("state", JSON, nullable=False),
 )
 """What the detectors of a program's rules keep, written with each part that has changed it."""
+
+kept_columns = Table(
+    "activedb_kept_columns",
+    system,
+    Column("stream", String(200), primary_key=True),
+    Column("name", String(200), primary_key=True),
+    Column("sequence", BigInteger, primary_key=True, autoincrement=False),
+    Column("piece", Integer, primary_key=True, autoincrement=False),
+    Column("last_us", BigInteger, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+)
+"""What parts that were processed in columns leave behind: a row, or a few, for all of one kind that
+the part of this ``sequence`` does. Of events that wait, which else are single rows of
+`stream_events`, ``name`` is empty; else it is the table into which versions were written, else in
+`versions`. ``last_us`` is the time of the last of them."""
+
+workflows = Table(
+    "activedb_workflows",
+    system,
+    Column("name", String(100), primary_key=True),
+    Column("definition", JSON, nullable=False),
+    Column("place", BigInteger, nullable=False),
+    Column("forming", JSON, nullable=False),
+    Column("due", JSON, nullable=False),
+    Column("origins", JSON, nullable=False),
+)
+"""One row per workflow, written by each of its transactions. ``place``: how much has been recorded;
+it is compared and raised, so that two processes cannot both go on from one state. ``forming``:
+which batches wait to be formed; ``due``: the transactions that are formed and not executed.
+``origins``: the last micro-batch of each source stream that came from Spark."""
+
+batches = Table(
+    "activedb_batches",
+    system,
+    Column("workflow", String(100), primary_key=True),
+    Column("id", String(400), primary_key=True),
+    Column("place", BigInteger, nullable=False),
+    Column("kind", String(20), nullable=False),
+    Column("stream", String(100), nullable=False),
+    Column("number", BigInteger, nullable=False),
+    Column("producer", String(400), nullable=False),
+    Column("reader", String(100), nullable=False),
+    Column("pieces", JSON, nullable=False),
+    Column("rows", JSON(none_as_null=True)),
+    Column("state", String(20), nullable=False),
+    Column("is_withdrawn", Boolean, nullable=False),
+    Column("recorded_at", DateTime(timezone=True), server_default=func.now(), nullable=False),
+    UniqueConstraint("workflow", "place", name="activedb_batches_place"),
+)
+"""The batches of workflows, in the order of ``place``, which they share with the transactions.
+``rows``: what is in it; NULL for an input batch, whose rows are those of its ``pieces``."""
+
+batch_transactions = Table(
+    "activedb_batch_transactions",
+    system,
+    Column("workflow", String(100), primary_key=True),
+    Column("id", String(400), primary_key=True),
+    Column("place", BigInteger, nullable=False),
+    Column("program", String(100), nullable=False),
+    Column("number", BigInteger, nullable=False),
+    Column("inputs", JSON, nullable=False),
+    Column("output", String(400), nullable=False),
+    Column("triggered_by", JSON, nullable=False),
+    Column("arguments", JSON(none_as_null=True)),
+    Column("state", String(20), nullable=False),
+    Column("reason", Text),
+    Column("recorded_at", DateTime(timezone=True), server_default=func.now(), nullable=False),
+    UniqueConstraint("workflow", "place", name="activedb_batch_transactions_place"),
+)
+"""The executions of programs of workflows. ``reason``: why it failed, or was given up."""
+
+batch_edges = Table(
+    "activedb_batch_edges",
+    system,
+    Column("workflow", String(100), primary_key=True),
+    Column("earlier", String(400), primary_key=True),
+    Column("later", String(400), primary_key=True),
+    Index("activedb_batch_edges_up", "workflow", "later", "earlier"),
+)
+"""The lineage: from each batch or transaction to what directly follows from it, by their ids."""
 
 rules = Table(
     "activedb_rules",

@@ -15,13 +15,14 @@ from activedb.scheduling.compiled._batch import EventBatch
 from activedb.scheduling.compiled._layout import supports
 from activedb.scheduling.compiled._results import ColumnRefusal, ColumnResults
 from activedb.scheduling.compiled._run import ColumnRun
-from activedb.scheduling.compiled._state import ColumnState
+from activedb.scheduling.compiled._state import ColumnState, ColumnVersions
 
 __all__ = [
     "ColumnRefusal",
     "ColumnResults",
     "ColumnRun",
     "ColumnState",
+    "ColumnVersions",
     "EventBatch",
     "supports",
 ]

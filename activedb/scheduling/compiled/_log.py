@@ -52,6 +52,14 @@ class VersionLog:
                 setattr(self, name, new)
         return self.used
 
+    def copy(self) -> VersionLog:
+        """The same, to be changed apart; O(versions)."""
+        made = VersionLog()
+        for name in ("values", "us", "arrivals", "before"):
+            setattr(made, name, getattr(self, name)[: self.used].copy())
+        made.used, made._kept = self.used, self._kept
+        return made
+
     def put(self, place: int, at: At, value: Any, before: int) -> None:
         """Write one."""
         gone = value is REMOVED
@@ -101,6 +109,39 @@ class VersionLog:
             return ()
         return tuple(reversed(kept))
 
+    def add(
+        self, keys: Ints, us: Ints, arrivals: Ints, values: Column, gone: Column, heads: Ints
+    ) -> None:
+        """Write versions of keys that have none, those of a key one after the other, oldest first.
+
+        Parameters
+        ----------
+        gone : array of bool
+            Whether it took the key's value away.
+        heads : array of int64
+            Of the keys' table.
+        """
+        count = len(keys)
+        start = self.reserve(count)
+        places = np.arange(start, start + count)
+        before = places - 1
+        starts = np.ones(count + 1, np.bool_)
+        starts[1:-1] = keys[1:] != keys[:-1]
+        before[starts[:-1]] = NONE
+        self.values[start : start + count] = values
+        self.us[start : start + count] = us
+        self.arrivals[start : start + count] = arrivals
+        self.before[start : start + count] = np.where(gone, -3 - before, before)
+        newest = starts[1:]
+        heads[keys[newest]] = places[newest]
+        self.used = start + count
+
+    def since(self, keys: Ints, heads: Ints, since_us: int) -> tuple[Ints, Ints]:
+        """Versions at or after a time: for each its key, and its place; O(those and keys)."""
+        found = np.empty((count_since(keys, heads, self.us, self.before, since_us), 2), np.int64)
+        places_since(keys, heads, self.us, self.before, since_us, found)
+        return found[:, 0], found[:, 1]
+
     def trim(self, heads: list[Ints], histories: list[int], mark: At) -> None:
         """Forget what is not needed, if it is worth it: amortised O(1) per version."""
         if self.used <= 2 * self._kept + _SPARE:
@@ -122,6 +163,35 @@ class VersionLog:
             there = of_table != NONE
             of_table[there] = places[of_table[there]]
         self.used = self._kept = kept
+
+
+@jit
+def count_since(keys: Ints, heads: Ints, us: Ints, before: Ints, since_us: int) -> int:
+    """How many versions of keys are at or after a time."""
+    count = 0
+    for key in keys:
+        place = heads[key]
+        while place != -1 and us[place] >= since_us:
+            count += 1
+            earlier = before[place]
+            place = -3 - earlier if earlier < -1 else earlier
+    return count
+
+
+@jit
+def places_since(
+    keys: Ints, heads: Ints, us: Ints, before: Ints, since_us: int, found: Ints
+) -> None:
+    """Write their keys and places, row by row."""
+    count = 0
+    for key in keys:
+        place = heads[key]
+        while place != -1 and us[place] >= since_us:
+            found[count, 0] = key
+            found[count, 1] = place
+            count += 1
+            earlier = before[place]
+            place = -3 - earlier if earlier < -1 else earlier
 
 
 @jit

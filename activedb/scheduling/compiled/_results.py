@@ -12,6 +12,7 @@ import numpy.typing as npt
 from activedb.errors import DefinitionError
 from activedb.scheduling._operations import Abort
 from activedb.scheduling._s_transactions import At, Outcome
+from activedb.scheduling._tables import Parameter
 from activedb.scheduling.compiled._batch import Column, Ints
 from activedb.scheduling.compiled._layout import Layout, width
 from activedb.scheduling.compiled._rows import RAISED, Rows
@@ -141,8 +142,8 @@ class ColumnResults:
         reason = rows.outcomes.item(number)
         if reason:
             assert reason != RAISED
-            target = self._operations(number)[reason - 1].targets[0]
-            return Outcome.of_error(Abort(f"{target!r} was not written: the function gave None"))
+            (text,) = self._refusals(rows.codes.item(number), reason - 1, np.array([number]))
+            return Outcome.of_error(Abort(text))
         templates = self.layout.templates[rows.codes.item(number)]
         if self.kept is not None:
             values: Any = self.kept[number]
@@ -157,6 +158,21 @@ class ColumnResults:
             made.append(values[place] if wide == 1 else tuple(values[place : place + wide]))
             place += wide
         return Outcome(tuple(made))
+
+    def aborts(self) -> tuple[Ints, list[str]]:
+        """The numbers of the s-transactions that aborted, and the reason of each; O(those)."""
+        numbers = np.flatnonzero(self.rows.outcomes)
+        texts = np.empty(len(numbers), object)
+        kinds = np.stack([self.rows.codes[numbers], self.rows.outcomes[numbers].astype(np.int64)])
+        for code, reason in np.unique(kinds, axis=1).T.tolist():
+            chosen = np.flatnonzero((kinds[0] == code) & (kinds[1] == reason))
+            some = numbers[chosen]
+            texts[chosen] = (
+                [self.rows.special[number].reason for number in some.tolist()]
+                if reason == RAISED
+                else self._refusals(code, reason - 1, some)
+            )
+        return numbers, texts.tolist()
 
     def outcomes(self) -> Iterator[Outcome]:
         """All outcomes; O(s-transactions), in Python."""
@@ -189,10 +205,14 @@ class ColumnResults:
             raise DefinitionError(f"program {self.layout.program.name} does not take {type_}")
         return types.index(type_)
 
-    def _operations(self, number: int) -> Any:
-        program = self.layout.program
-        type_ = program.types[self.rows.codes.item(number)]
-        return program.operations(type_, self.rows.params_of(number))
+    def _refusals(self, code: int, operation: int, numbers: Ints) -> list[str]:
+        """Why s-transactions of a type aborted, of all of which one operation gave None."""
+        target = self.layout.templates[code][operation].targets[0]
+        why = "was not written: the function gave None"
+        if not isinstance(target.key, Parameter):
+            return [f"{target!r} {why}"] * len(numbers)
+        keys = self.rows.params[target.key.name][numbers].tolist()
+        return [f"{target.table!r}[{key!r}] {why}" for key in keys]
 
 
 def _number(value: Any) -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -16,11 +17,50 @@ from activedb.scheduling._tables import REMOVED, Ref, SharedTable, at_key
 from activedb.scheduling.compiled._batch import Column, Ints
 from activedb.scheduling.compiled._log import NONE, VersionLog
 
-__all__ = ["CHANGED", "WRITTEN", "ColumnState"]
+__all__ = ["CHANGED", "WRITTEN", "ColumnState", "ColumnVersions"]
 
 WRITTEN: Final = 1
 CHANGED: Final = 2
 _BEGINNING: Final = At(-(2**63), "", 0)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ColumnVersions:
+    """Versions of the keys of a table.
+
+    Attributes
+    ----------
+    keys, us, arrivals : array of int64, of shape (versions,)
+        Whose they are, and where in the serial order.
+    values : array of float64
+    gone : array of bool
+        Whether it took the key's value away.
+    """
+
+    keys: Ints
+    us: Ints
+    arrivals: Ints
+    values: Column
+    gone: npt.NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def each(self) -> Iterator[tuple[int, At, Any]]:
+        """They one by one: key, place and value, or `REMOVED`."""
+        columns = (self.keys, self.us, self.arrivals, self.values, self.gone)
+        for key, us, arrival, value, gone in zip(*(c.tolist() for c in columns), strict=True):
+            yield key, At(us, "", arrival), REMOVED if gone else value
+
+    def take(self, chosen: Column | slice) -> ColumnVersions:
+        """Some of them, by number or mask."""
+        return ColumnVersions(
+            self.keys[chosen],
+            self.us[chosen],
+            self.arrivals[chosen],
+            self.values[chosen],
+            self.gone[chosen],
+        )
 
 
 class ColumnState:
@@ -120,10 +160,56 @@ class ColumnState:
         keys = np.flatnonzero(self.written[place] & CHANGED)
         return keys, self.values[place][keys], (self.written[place][keys] & WRITTEN) != 0
 
+    def is_written(self, table: SharedTable, keys: Ints) -> npt.NDArray[np.bool_]:
+        """Which keys have a value that somebody has written."""
+        found: npt.NDArray[np.bool_] = (self.written[self.number(table)][keys] & WRITTEN) != 0
+        return found
+
     def settle(self) -> None:
         """From now on `changes` are those that come after this."""
         for written in self.written:
             written &= WRITTEN
+
+    def copy(self) -> ColumnState:
+        """The same, to be changed apart; O(size of the tables, and versions)."""
+        made = ColumnState(self.tables)
+        made.values = [values.copy() for values in self.values]
+        made.written = [written.copy() for written in self.written]
+        made.heads = [heads.copy() for heads in self.heads]
+        made.log = self.log.copy()
+        made.mark, made.last_arrival = self.mark, self.last_arrival
+        return made
+
+    def put(self, table: SharedTable, keys: Ints, values: Column) -> None:
+        """Give keys their newest values, as written before all; O(keys).
+
+        REQUIRES: no two are the same. Of a table with history `put_versions` follows.
+        """
+        place = self.number(table)
+        self.values[place][keys] = values
+        self.written[place][keys] |= WRITTEN
+
+    def put_versions(self, table: SharedTable, versions: ColumnVersions) -> None:
+        """Give keys of a table with history their versions; O(n log n).
+
+        REQUIRES: they have none, and the newest of each is what `put` has said.
+        """
+        order = np.lexsort((versions.arrivals, versions.us, versions.keys))
+        v, heads = versions.take(order), self.heads[self.number(table)]
+        self.log.add(v.keys, v.us, v.arrivals, v.values, v.gone, heads)
+        self.last_arrival = max(self.last_arrival, int(versions.arrivals.max(initial=0)))
+
+    def versions_since(self, table: SharedTable, us: int) -> ColumnVersions:
+        """The versions at or after a time that were written since the last `settle`.
+
+        Of a table with history, and as far as they have not been trimmed.
+        """
+        place = self.number(table)
+        changed = np.flatnonzero(self.written[place] & CHANGED)
+        keys, places = self.log.since(changed, self.heads[place], us)
+        log = self.log
+        gone = log.before[places] < NONE
+        return ColumnVersions(keys, log.us[places], log.arrivals[places], log.values[places], gone)
 
     def all(self, table: SharedTable) -> dict[Hashable, tuple[tuple[At, Any], ...]]:
         """Every version that a window may need, and that a read may see, oldest first.

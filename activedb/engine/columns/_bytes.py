@@ -1,0 +1,145 @@
+"""Columns as bytes, as a database keeps them: numbers as they are, all else as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from activedb.engine.columns._events import ColumnEvents
+from activedb.engine.columns._values import Column, Ints, Values, objects
+from activedb.events import decode_params, encode_params
+from activedb.scheduling.compiled import ColumnVersions
+
+__all__ = [
+    "events_of_bytes",
+    "events_to_bytes",
+    "pieces_of",
+    "versions_of_bytes",
+    "versions_to_bytes",
+]
+
+_HEAD_BYTES = 8  # of the length of the head
+_PIECE = 500_000  # rows; a database takes up to 1 GB in one value
+
+
+def pieces_of(count: int) -> list[slice]:
+    """Pieces of so many rows that a database takes as one value each."""
+    return [slice(start, start + _PIECE) for start in range(0, count, _PIECE)]
+
+
+def _to_bytes(arrays: Mapping[str, Column], more: Any = None) -> bytes:
+    """Arrays of one length, and something that JSON can hold.
+
+    Whole numbers take as many bytes as they need, above the least of them.
+    """
+    parts: list[bytes] = []
+    columns = []
+    for name, array in arrays.items():
+        least: int | None = None
+        if array.dtype == object:
+            kind, data = "", json.dumps(encode_params({"": array.tolist()})).encode()
+        else:
+            if array.dtype == np.int64:
+                array, least = _narrowed(array)
+            kind = array.dtype.newbyteorder("<").str
+            data = array.astype(kind, copy=False).tobytes()
+        columns.append([name, kind, least, len(data)])
+        parts.append(data)
+    count = max(map(len, arrays.values()), default=0)
+    head = json.dumps({"count": count, "columns": columns, "more": more}).encode()
+    return b"".join([len(head).to_bytes(_HEAD_BYTES, "little"), head, *parts])
+
+
+def _of_bytes(data: bytes) -> tuple[dict[str, Column], Any]:
+    """What `_to_bytes` was given."""
+    place = _HEAD_BYTES + int.from_bytes(data[:_HEAD_BYTES], "little")
+    head = json.loads(data[_HEAD_BYTES:place])
+    arrays: dict[str, Column] = {}
+    for name, kind, least, size in head["columns"]:
+        part = data[place : place + size]
+        place += size
+        if not kind:
+            arrays[name] = objects(decode_params(json.loads(part))[""])
+            continue
+        array = np.frombuffer(part, kind)
+        if least is not None:
+            whole = np.full(head["count"], least, np.int64)
+            whole[: len(array)] += array.astype(np.int64)
+            arrays[name] = whole
+        else:
+            arrays[name] = array.astype(array.dtype.newbyteorder("="))
+    return arrays, head["more"]
+
+
+def _narrowed(array: Ints) -> tuple[Column, int | None]:
+    """Whole numbers above the least of them, and that; none at all, if all are the same.
+
+    Or as they are, and None.
+    """
+    if not len(array):
+        return array, None
+    least, most = int(array.min()), int(array.max())
+    if least == most:
+        return np.empty(0, np.uint8), least
+    if most - least >= 2**32:
+        return array, None
+    return (array - least).astype(np.min_scalar_type(most - least)), least
+
+
+def events_to_bytes(events: ColumnEvents) -> bytes:
+    """Events; O(them), in Python only for what is no number."""
+    arrays: dict[str, Column] = {
+        "codes": events.codes,
+        "us": events.us,
+        "batch_ids": events.batch_ids,
+        "positions": events.positions,
+    }
+    for name, column in (("ids", events.ids), ("stamps", events.stamps)):
+        if column is not None:
+            arrays[name] = column
+    for number, values in enumerate(events.params.values()):
+        arrays[f"p{number}"] = values.array
+        if values.array.dtype == object:
+            arrays[f"p{number}"] = objects(values.objects())
+        if values.missing is not None:
+            arrays[f"m{number}"] = values.missing
+    return _to_bytes(arrays, [list(events.types), list(events.params)])
+
+
+def events_of_bytes(data: bytes) -> ColumnEvents:
+    """What `events_to_bytes` was given."""
+    arrays, (types, names) = _of_bytes(data)
+    return ColumnEvents(
+        tuple(types),
+        arrays["codes"],
+        arrays["us"],
+        arrays["batch_ids"],
+        arrays["positions"],
+        {
+            name: Values(arrays[f"p{number}"], arrays.get(f"m{number}"))
+            for number, name in enumerate(names)
+        },
+        arrays.get("ids"),
+        arrays.get("stamps"),
+    )
+
+
+def versions_to_bytes(versions: ColumnVersions) -> bytes:
+    """Versions of a table; O(them)."""
+    return _to_bytes(
+        {
+            "keys": versions.keys,
+            "us": versions.us,
+            "arrivals": versions.arrivals,
+            "values": versions.values,
+            "gone": versions.gone,
+        }
+    )
+
+
+def versions_of_bytes(data: bytes) -> ColumnVersions:
+    """What `versions_to_bytes` was given."""
+    return ColumnVersions(**_of_bytes(data)[0])

@@ -1,0 +1,177 @@
+"""Commits of a workflow's transactions: what they record, and the state in memory, go together."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from activedb.batches import Forming, Workflow
+from activedb.engine._launcher import Launcher
+from activedb.engine.workflows._definition import check_unchanged, described
+from activedb.engine.workflows._state import WorkflowState
+from activedb.errors import SerializationConflict
+from activedb.store import Recorded, WorkflowJournal
+from activedb.transactions import Forest, Run, Transaction
+
+__all__ = ["WORKFLOW_RUN", "Commits", "Record"]
+
+T = TypeVar("T")
+
+WORKFLOW_RUN = "workflow/"
+"""What the names of the runs of workflows' transactions begin with."""
+
+_DETACHED_MAX = 10_000
+
+Record = Callable[[WorkflowState, Recorded], object]
+"""What a transaction does to the state of its workflow, within its commit."""
+
+
+class Commits:
+    """The state of one workflow in memory, which follows what commits.
+
+    ```
+      body of the transaction, beside others ──► Record, or None
+      commit: flush ──► the workflow's row is locked ──► latch ──► Record changes the state
+                    ──► its rows are written ──► durable ──► latch is let go
+                                                        └── ended badly: the state is read anew
+    ```
+
+    Commits of one workflow come one after another, in the order of ``place``; so the order in
+    which batches are formed is that in which they are recorded, also where programs run in
+    parallel.
+
+    Latch: ``_latch``, taken by the thread that commits, after the workflow's row is locked and
+    beneath everything else, until the commit has ended; nothing is read from the database under it.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        workflow: Workflow,
+        *,
+        forest: Forest,
+        launcher: Launcher,
+        journal: WorkflowJournal,
+    ):
+        self.name = name
+        self._workflow = workflow
+        self._forest = forest
+        self._launcher = launcher
+        self._journal = journal
+        self._latch = threading.RLock()
+        self._is_stale = True
+        self._state: WorkflowState
+        self._begin()
+
+    def _begin(self) -> None:
+        definition = described(self._workflow)
+        self._journal.begin(definition, Forming(self._workflow).state())
+        kept = self._journal.load()
+        assert kept is not None
+        check_unchanged(self.name, kept.definition, definition)
+        if kept.definition != definition:
+            self._journal.redefine(definition)
+        self._launcher.of_batches.remember_done(f"{WORKFLOW_RUN}{self.name}/")
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Read the state anew, if it may not be what is recorded. O(rows) then."""
+        while self._is_stale:
+            kept = self._journal.load()
+            assert kept is not None
+            with self._latch:
+                if self._is_stale:
+                    self._state = WorkflowState.of(self._workflow, kept)
+                    self._is_stale = False
+
+    def look(self, question: Callable[[WorkflowState], T]) -> T:
+        """Ask the state something, while nothing commits."""
+        while True:
+            self.refresh()
+            with self._latch:
+                if not self._is_stale:
+                    return question(self._state)
+
+    def redone(self, name: str) -> Run:
+        """A run that is done again after a crash, under the same name."""
+        return Run(name=f"{WORKFLOW_RUN}{self.name}/{name}", is_batch=True)
+
+    def run(self, run: Run, work: Callable[[Transaction], Record | None]) -> None:
+        """Run a transaction of the workflow, tried again as any other.
+
+        Parameters
+        ----------
+        run : Run
+        work : callable ``(t)``
+            Returns what is to be recorded with its commit; None: nothing was done.
+        """
+        self._launcher.join(running_max=_DETACHED_MAX)
+        commit = _Commit(self, run)
+        try:
+            self._forest.run(lambda t: commit.body(t, work), run)
+            commit.ended(well=True)
+        finally:
+            commit.ended(well=False)
+        if run.is_batch:
+            self._launcher.of_batches.committed(run)
+
+    def never_again(self, names: Iterable[str]) -> None:
+        """Let go of what runs have left that will not be done again, by the names for `redone`."""
+        for name in names:
+            self._launcher.of_batches.forget_done(self.redone(name).name)
+
+
+class _Commit:
+    """One transaction on its way, with all its tries. Used by one thread."""
+
+    def __init__(self, commits: Commits, run: Run):
+        self._commits = commits
+        self._run = run
+        self._has_latch = False
+        self._was_late = False
+
+    def body(self, t: Transaction, work: Callable[[Transaction], Record | None]) -> None:
+        commits = self._commits
+        self.ended(well=False)  # an earlier try
+        if self._was_late:  # so that it cannot be again
+            t.get(commits._journal.table, commits.name, for_update=True)
+        commits.refresh()
+        record = work(t)
+        if record is not None:
+            t.hierarchy.durable.append(lambda connection: self._write(connection, record))
+
+    def _write(self, connection: Any, record: Record) -> None:
+        commits = self._commits
+        assert not self._has_latch
+        place = commits._journal.lock(connection)
+        commits._latch.acquire()
+        self._has_latch = True
+        if commits._is_stale or commits._state.place != place:
+            self._was_late = True
+            raise SerializationConflict(
+                f"another transaction of workflow {commits.name} came in between: what is recorded "
+                "is read anew, and this is tried again"
+            )
+        state, recorded = commits._state, Recorded()
+        record(state, recorded)
+        if state.place == place:
+            state.place += 1  # it has recorded nothing new, but changed something
+        commits._journal.write(
+            connection,
+            state.place,
+            recorded,
+            forming=state.forming.state(),
+            due=state.due_record(),
+            origins=state.origins,
+        )
+        if self._run.is_batch:
+            commits._launcher.of_batches.settle(connection, self._run)
+
+    def ended(self, *, well: bool) -> None:
+        """Let go of the latch; the state is what is recorded only if it has ended well."""
+        if self._has_latch:
+            self._has_latch = False
+            if not well:
+                self._commits._is_stale = True
+            self._commits._latch.release()

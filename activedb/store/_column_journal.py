@@ -1,0 +1,90 @@
+"""What parts of a stream leave behind in columns: events that wait, versions for windows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, delete, insert, select
+
+from activedb.store._faults import translated
+from activedb.store._store import Store
+from activedb.store._system import kept_columns
+
+__all__ = ["ColumnJournal"]
+
+_WAITING = ""  # instead of a table's name
+
+
+class ColumnJournal:
+    """Reads and writes such columns, as bytes; writes go on a connection that is handed in.
+
+    Parameters
+    ----------
+    store : Store
+    stream : str
+        Its name.
+    """
+
+    def __init__(self, store: Store, stream: str):
+        self._store = store
+        self._stream = stream
+
+    def waiting(self) -> list[bytes]:
+        """Events that may wait, part by part."""
+        c = kept_columns.c
+        return self._data(c.stream == self._stream, c.name == _WAITING)
+
+    def versions(self, table: str) -> list[bytes]:
+        """Versions that are kept of a table's rows, part by part."""
+        return self._data(kept_columns.c.name == table)
+
+    def write(
+        self,
+        connection: Connection,
+        sequence: int,
+        pieces: Sequence[tuple[bytes, int]],
+        table: str = _WAITING,
+    ) -> None:
+        """Write what a part leaves behind: versions of a table's rows, or events that wait.
+
+        Parameters
+        ----------
+        sequence : int
+            The number of the part.
+        pieces : sequence of (bytes, int)
+            Each with the time of the last that is in it.
+        """
+        rows = [
+            {
+                "stream": self._stream,
+                "name": table,
+                "sequence": sequence,
+                "piece": number,
+                "last_us": last_us,
+                "data": data,
+            }
+            for number, (data, last_us) in enumerate(pieces)
+        ]
+        if rows:
+            connection.execute(insert(kept_columns), rows)
+
+    def forget(self, connection: Connection, before_us: int, table: str) -> None:
+        """Delete versions that no window reaches any more; one statement."""
+        c = kept_columns.c
+        connection.execute(delete(kept_columns).where(c.name == table, c.last_us < before_us))
+
+    def forget_waiting(self, connection: Connection, before_us: int | None = None) -> None:
+        """Delete events before a time, or all; one statement."""
+        c = kept_columns.c
+        statement = delete(kept_columns).where(c.stream == self._stream, c.name == _WAITING)
+        if before_us is not None:
+            statement = statement.where(c.last_us < before_us)
+        connection.execute(statement)
+
+    def _data(self, *conditions: object) -> list[bytes]:
+        statement = select(kept_columns.c.data).order_by(
+            kept_columns.c.sequence, kept_columns.c.piece
+        )
+        statement = statement.where(*conditions)  # type: ignore[arg-type]
+        with translated("read what is kept in columns"), self._store.short() as connection:
+            return [bytes(row.data) for row in connection.execute(statement)]

@@ -1,0 +1,83 @@
+"""Old history: forgotten without changing what is to come."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+from sqlalchemy import func, select
+
+from activedb.batches import Program, isolated, merged, overlapping
+from activedb.errors import ConfigurationError, HistoryForgotten, ProgramFailed
+from activedb.store._system import batch_edges, batch_transactions, batches
+from tests.engine.workflows.marking import chain, marking, rows_of
+
+if TYPE_CHECKING:
+    from activedb import Database
+    from tests.databases import Place
+
+LATER = datetime.now(UTC) + timedelta(days=1)
+
+
+def sizes(db: Database) -> list[int]:
+    """How many batches, transactions and edges are recorded."""
+    with db.connection() as connection:
+        tables = (batches, batch_transactions, batch_edges)
+        found = [connection.scalar(select(func.count()).select_from(t)) for t in tables]
+        return [int(count or 0) for count in found]
+
+
+def test_forget_keeps_the_last_and_goes_on_as_before(where: Place) -> None:
+    programs = chain(isolated(), merged(2))
+    of = marking(where.open(), programs)
+    for number in range(5):
+        of.run.feed("a", rows_of(str(number)))
+    assert of.run.forget(datetime(2020, 1, 1, tzinfo=UTC)) == 0
+    assert of.run.forget(LATER) == 9  # a#1 and a#2 with all of theirs
+    assert of.run.forget(LATER) == 0
+    assert list(of.states()) == ["a#3", "P1#3'", "a#4", "P1#4'", "P2#2'", "a#5", "P1#5'"]
+    if not where.is_memory:
+        of = marking(where.open(), programs)
+    of.run.feed("a", rows_of("5"))
+    assert of.written()[-3:] == ["P2(P1:0,P1:1)", "P2(P1:2,P1:3)", "P2(P1:4,P1:5)"]
+    of.run.compensate("a#6", "independent cover")
+    assert "P2(P1:4,P1:5)" not in of.written()
+
+
+def test_forget_overlapping_batches_stay_few(db: Database) -> None:
+    of = marking(db, chain(overlapping(3), overlapping(2)))
+    had = []
+    for number in range(15):
+        of.run.feed("a", rows_of(str(number)))
+        if number % 3 == 2:
+            of.run.forget(LATER)
+            had.append(sizes(db))
+    assert had[2:] == [had[2]] * 3
+    assert "P2(P1:11,P1:12,P1:13,P1:12,P1:13,P1:14)" in of.written()
+    assert len([mark for mark in of.written() if mark.startswith("P2")]) == 12
+    with pytest.raises(HistoryForgotten, match="too late"):
+        of.run.compensate("a#12", allow_interference=True)
+    records = of.run.whole_lineage().records()
+    db._batch_runs.clear()
+    assert of.run.whole_lineage().records() == records
+    with pytest.raises(HistoryForgotten):
+        of.run.compensate("a#12", allow_interference=True)
+    assert of.run.compensate("P1#13'", allow_interference=True).order == ("P2#12",)
+
+
+def test_forget_keeps_what_has_failed_and_what_belongs_to_it(db: Database) -> None:
+    of = marking(db, [*chain(isolated(), isolated()), Program("P3", "a")])
+    of.run.feed("a", rows_of("v"))
+    of.run.feed("a", rows_of("x"))
+    of.failing = lambda mark: mark == "P2(P1:y)"
+    with pytest.raises(ProgramFailed):
+        of.run.feed("a", rows_of("y"))
+    assert of.run.forget(LATER) > 0
+    assert of.run.due() == ("P3#3", "P2#3")
+    of.failing = lambda mark: False
+    of.run.resume()
+    of.run.compensate("a#3")
+    assert of.written() == ["P1(v)", "P1(x)", "P2(P1:v)", "P2(P1:x)", "P3(v)", "P3(x)"]
+    with pytest.raises(ConfigurationError, match="time zone"):
+        of.run.forget(datetime(2020, 1, 1))
