@@ -31,6 +31,7 @@ BEGIN
         FROM pg_class c
         WHERE c.relnamespace = '{schema}'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'm', 'S')
             AND NOT c.relname = ANY (ARRAY[{kept}])
+        ORDER BY c.relkind = 'S'  -- those of columns go with their tables
     LOOP
         IF EXISTS (SELECT FROM pg_class WHERE oid = one.oid) THEN  -- no other has taken it along
             EXECUTE 'DROP ' || one.kind || ' ' || one.oid::regclass || ' CASCADE';
