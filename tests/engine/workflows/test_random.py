@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import zlib
-from contextlib import closing
+from collections import Counter
+from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -14,11 +15,12 @@ from hypothesis import strategies as st
 from sqlalchemy import delete
 
 import activedb as adb
-from activedb.batches import Act, audit_batches
+from activedb.batches import Act, Mode, audit_batches
 from activedb.engine.workflows._state import WorkflowState
 from activedb.errors import (
     AlreadyCompensated,
     HistoryForgotten,
+    Interferes,
     NotRecorded,
     ProgramFailed,
 )
@@ -27,9 +29,13 @@ from tests.engine.workflows.marking import Marking, marking, rows_of
 from tests.engine.workflows.naive import NaiveWorkflow
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from activedb import Database
     from activedb.batches import Workflow
     from tests.databases import Place
+
+HALF = max(1, settings().max_examples // 2)
 
 _numbers = itertools.count()
 
@@ -38,14 +44,7 @@ def played(db: Database, workflow: Workflow, data: st.DataObject) -> tuple[Marki
     """Feeds, failures that are mended, and compensations, in both."""
     of = marking(db, workflow, name=f"w{next(_numbers)}")
     naive = NaiveWorkflow(workflow)
-    had: set[str] = set()
-
-    def fails_at_first(mark: str) -> bool:
-        is_new = mark not in had
-        had.add(mark)
-        return is_new and zlib.crc32(mark.encode()) % 7 == 0
-
-    of.failing = fails_at_first
+    of.failing = failing_at_first(7)
     fed: list[str] = []
     for step in range(data.draw(st.integers(1, 6), label="steps")):
         if fed and data.draw(st.integers(0, 3), label="compensate?") == 3:
@@ -67,6 +66,18 @@ def played(db: Database, workflow: Workflow, data: st.DataObject) -> tuple[Marki
     return of, naive
 
 
+def failing_at_first(every: int) -> Callable[[str], bool]:
+    """Fails with some marks, one of so many, the first time that it is asked."""
+    had: set[str] = set()
+
+    def fails(mark: str) -> bool:
+        is_new = mark not in had
+        had.add(mark)
+        return is_new and zlib.crc32(mark.encode()) % every == 0
+
+    return fails
+
+
 def resumed(of: Marking) -> None:
     while of.run.due():
         try:
@@ -82,15 +93,19 @@ def check(of: Marking, naive: NaiveWorkflow) -> None:
     for id, state in states.items():
         if "'" not in id:
             assert (state == "whole") == naive.is_whole(id), (id, state)
-    history = of.db.batch_history(of.definition.name)
     check_lineage(of)
+    check_recorded(of)
+
+
+def check_recorded(of: Marking) -> None:
+    """What is read anew is what is in memory, and nothing is due."""
     kept = of.run._journal.load()
     assert kept is not None
     again, now = WorkflowState.of(of.run._workflow, kept), of.run._commits._state
     assert again.forming.state() == now.forming.state()
     assert again.due == now.due == {}
     key = lambda record: record.get("batch") or record["transaction"]  # noqa: E731
-    assert sorted(history.lineage.records(), key=key) == sorted(now.lineage.records(), key=key)
+    assert sorted(again.lineage.records(), key=key) == sorted(now.lineage.records(), key=key)
 
 
 def check_lineage(of: Marking) -> None:
@@ -121,7 +136,7 @@ def test_random_workflow_in_memory_equals_the_naive_one(
         check(*played(db, workflow, data))
 
 
-@settings(max_examples=max(10, settings.default.max_examples // 2))  # type: ignore[attr-defined]
+@settings(max_examples=HALF)
 @given(workflow=workflows(relax=False), data=st.data())
 def test_random_workflow_that_forgets_goes_on_as_the_naive_one(
     workflow: Workflow, data: st.DataObject
@@ -152,6 +167,39 @@ def test_random_workflow_that_forgets_goes_on_as_the_naive_one(
             assert set(of.executed()) <= naive.executed()
 
 
+@settings(max_examples=HALF)
+@given(workflow=workflows(relax=True), data=st.data())
+def test_random_relaxed_workflow_has_the_marks_of_what_stands(
+    workflow: Workflow, data: st.DataObject
+) -> None:
+    """In parallel, with failures that compensate, and compensations of any kind."""
+    modes = st.sampled_from(list(map(str, Mode)))
+    with closing(adb.connect("memory://", threads=4)) as db:
+        of = marking(
+            db,
+            workflow,
+            on_failure=data.draw(st.sampled_from(["stop", "compensate"])),
+            mode=data.draw(modes),
+            allow_interference=data.draw(st.booleans()),
+        )
+        of.failing = failing_at_first(4)
+        for step in range(data.draw(st.integers(1, 6), label="steps")):
+            source = data.draw(st.sampled_from(workflow.sources), label="source")
+            try:
+                of.run.feed(source, rows_of(f"{step}.a", f"{step}.b"))
+            except ProgramFailed:
+                resumed(of)
+            ids = [batch.id for batch in of.run.whole_lineage().batches()]
+            if ids and data.draw(st.integers(0, 4), label="compensate?") == 4:
+                chosen, mode = data.draw(st.sampled_from(ids)), data.draw(modes)
+                with suppress(AlreadyCompensated, Interferes):
+                    of.run.compensate(chosen, mode, allow_interference=data.draw(st.booleans()))
+        marked = Counter(mark.partition("(")[0] for mark in of.written())
+        assert marked == Counter(id.partition("#")[0] for id in of.executed())
+        check_recorded(of)
+
+
+@settings(max_examples=HALF)
 @given(
     workflow=workflows(relax=False).filter(lambda workflow: not workflow.has_control_order),
     data=st.data(),

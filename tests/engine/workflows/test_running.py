@@ -18,10 +18,11 @@ from activedb.errors import (
     WorkflowChanged,
 )
 from tests.databases import PATIENCE_S, in_thread
-from tests.engine.workflows.marking import chain, marking, rows_of
+from tests.engine.workflows.marking import Marking, chain, marking, rows_of
 
 if TYPE_CHECKING:
     from activedb import Database, Occurrence, Transaction
+    from activedb.engine.workflows import BatchRun
     from tests.databases import Place
 
 
@@ -91,17 +92,23 @@ def test_run_opened_again_goes_on_where_it_stopped(where: Place) -> None:
     ]
 
 
-def test_two_processes_in_turn_neither_loses_nor_repeats(where: Place) -> None:
+def two_runs(where: Place, programs: list[Program]) -> tuple[Marking, list[BatchRun]]:
+    """Two runs that do not know of each other, as in two processes."""
+    of = marking(where.open(), programs)
+    one = of.run
     if where.is_memory:
-        pytest.skip("one process has it")
-    one, other = (marking(where.open(), chain(isolated(), merged(2))) for _ in range(2))
-    assert [m.run.feed("a", rows_of(name)) for m, name in ((one, "x"), (other, "y"))] == [
-        "a#1",
-        "a#2",
-    ]
-    assert one.run.feed("a", rows_of("z")) == "a#3"
-    assert other.run.feed("a", rows_of("w")) == "a#4"
-    assert one.written() == [
+        of.db._batch_runs.clear()
+        return of, [one, of.run]
+    return of, [one, marking(where.open(), programs).run]
+
+
+def test_two_runs_in_turn_neither_lose_nor_repeat(where: Place) -> None:
+    of, (one, other) = two_runs(where, chain(isolated(), merged(2)))
+    assert one.feed("a", rows_of("x")) == "a#1"
+    assert other.feed("a", rows_of("y")) == "a#2"
+    assert one.feed("a", rows_of("z")) == "a#3"
+    assert other.feed("a", rows_of("w")) == "a#4"
+    assert of.written() == [
         "P1(w)",
         "P1(x)",
         "P1(y)",
@@ -111,11 +118,8 @@ def test_two_processes_in_turn_neither_loses_nor_repeats(where: Place) -> None:
     ]
 
 
-def test_two_processes_at_once_neither_lose_nor_repeat(where: Place) -> None:
-    if where.is_memory:
-        pytest.skip("one process has it")
-    of = [marking(where.open(), chain(isolated(), merged(2))) for _ in range(2)]
-    runs = [each.run for each in of]
+def test_two_runs_at_once_neither_lose_nor_repeat(where: Place) -> None:
+    of, runs = two_runs(where, chain(isolated(), merged(2)))
 
     def feed(number: int) -> list[str]:
         return [runs[number].feed("a", rows_of(f"{number}.{each}")) for each in range(4)]
@@ -125,8 +129,8 @@ def test_two_processes_at_once_neither_lose_nor_repeat(where: Place) -> None:
     assert sorted(ids) == [f"a#{number}" for number in range(1, 9)]
     for run in runs:
         run.resume()
-    assert len(of[0].written()) == len(set(of[0].written())) == 8 + 4
-    assert set(of[0].states().values()) == {"whole"}
+    assert len(of.written()) == len(set(of.written())) == 8 + 4
+    assert set(of.states().values()) == {"whole"}
 
 
 def test_relaxed_batch_order_runs_due_transactions_in_parallel(where: Place) -> None:
