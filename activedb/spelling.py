@@ -1,11 +1,11 @@
-"""What errors say about a name that nobody knows."""
+"""What errors say about names: one that nobody knows, and some in a row."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["did_you_mean"]
+__all__ = ["did_you_mean", "listed"]
 
 _NEAR_MAX, _SHOWN_MAX = 3, 10
 
@@ -23,3 +23,10 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
         return "there are none"
     more = ", …" if len(names) > _SHOWN_MAX else ""
     return f"there are {', '.join(map(repr, names[:_SHOWN_MAX]))}{more}"
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names in a row for a message: the first of them, and how many more there are."""
+    found = list(names)
+    more = len(found) - _SHOWN_MAX
+    return (", ".join(found[:_SHOWN_MAX]) or "none") + (f" and {more} more" if more > 0 else "")

@@ -10,9 +10,9 @@ from typing import Any
 
 from activedb.batches._composite import edges_among
 from activedb.batches._lineage import Lineage
-from activedb.batches._listed import listed
 from activedb.batches._requirements import Requirement
 from activedb.errors import LineageError
+from activedb.spelling import listed
 
 __all__ = ["Act", "Violation", "audit_batches"]
 

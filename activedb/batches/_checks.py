@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from activedb.batches._listed import listed
 from activedb.batches._records import Batch, BatchKind, Piece, Transaction
 from activedb.batches._workflow import Program, Workflow
 from activedb.errors import LineageError
+from activedb.spelling import listed
 
 __all__ = ["check_causes", "check_inputs", "check_reads", "stream_of"]
 

@@ -8,11 +8,11 @@ from activedb.batches._composite import composite, edges_among
 from activedb.batches._cover import Cover, independent_scover, scover
 from activedb.batches._interference import Interference, counts, interference
 from activedb.batches._lineage import Lineage
-from activedb.batches._listed import listed
 from activedb.batches._plan import Broken, CompensationPlan, Kept, LostInput, Mode, Step
 from activedb.batches._records import BatchKind, State
 from activedb.batches._requirements import Requirement
 from activedb.errors import LineageError
+from activedb.spelling import listed
 
 __all__ = ["plan_compensation"]
 

@@ -10,8 +10,8 @@ from typing import Any
 from activedb.batches._composite import composite
 from activedb.batches._interference import counts, is_independent
 from activedb.batches._lineage import Lineage
-from activedb.batches._listed import listed
 from activedb.errors import LineageError
+from activedb.spelling import listed
 
 __all__ = ["Closing", "Cover", "Round", "independent_scover", "scover"]
 

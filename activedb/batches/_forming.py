@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from activedb.batches._grouping import Grouping
-from activedb.batches._listed import listed
 from activedb.batches._records import Batch, BatchKind, Piece
 from activedb.batches._requirements import Requirement
 from activedb.batches._workflow import Program, Workflow
 from activedb.errors import LineageError, RecordedTwice
+from activedb.spelling import listed
 
 __all__ = ["Due", "Forming"]
 

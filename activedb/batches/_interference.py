@@ -8,8 +8,8 @@ from typing import Any
 
 from activedb.batches._composite import composite
 from activedb.batches._lineage import Lineage
-from activedb.batches._listed import listed
 from activedb.batches._requirements import Requirement
+from activedb.spelling import listed
 
 __all__ = ["Interference", "counts", "interference", "is_independent", "shared_transactions"]
 

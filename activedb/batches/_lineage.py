@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from activedb.batches._checks import check_causes, check_inputs, stream_of
-from activedb.batches._listed import listed
 from activedb.batches._nodes import Nodes, Numbers
 from activedb.batches._records import Batch, BatchKind, Piece, State, Transaction, pieces_of
 from activedb.batches._uses import Uses
 from activedb.batches._workflow import Program, Workflow
 from activedb.errors import LineageError, NotRecorded, RecordedTwice
+from activedb.spelling import listed
 
 __all__ = ["InputGiven", "Lineage"]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from activedb.batches._cover import Cover
 from activedb.batches._interference import Interference
-from activedb.batches._listed import listed
 from activedb.batches._requirements import Requirement
+from activedb.spelling import listed
 
 __all__ = ["Broken", "CompensationPlan", "Kept", "LostInput", "Mode", "Step"]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from activedb.batches._composite import composite
 from activedb.batches._lineage import Lineage
-from activedb.batches._listed import listed
 from activedb.batches._records import Batch, State
+from activedb.spelling import listed
 
 __all__ = ["BatchLineage", "Standing", "lineage_of", "standing"]
 

@@ -8,9 +8,9 @@ from types import MappingProxyType
 import networkx as nx
 
 from activedb.batches._grouping import Grouping, isolated
-from activedb.batches._listed import listed
 from activedb.batches._requirements import Requirement, relaxed_of
 from activedb.errors import DefinedTwice, UnknownName, WorkflowCycle, WorkflowError
+from activedb.spelling import listed
 
 __all__ = ["Program", "Workflow"]
 

@@ -8,7 +8,6 @@ from activedb.batches import CompensationPlan, Mode, Piece, Step, plan_compensat
 from activedb.engine._triggered import SYSTEMIC
 from activedb.engine.workflows._commits import Commits, Record
 from activedb.engine.workflows._definition import Execution, WorkflowDefinition
-from activedb.engine.workflows._names import listed
 from activedb.engine.workflows._rows import Row, decoded, part_of
 from activedb.engine.workflows._state import WorkflowState, run_name
 from activedb.errors import (
@@ -21,6 +20,7 @@ from activedb.errors import (
     PlanOutdated,
 )
 from activedb.events import decode_params
+from activedb.spelling import listed
 from activedb.store import WorkflowJournal
 from activedb.transactions import Transaction
 

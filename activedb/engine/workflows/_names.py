@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from activedb.errors import WorkflowError
 from activedb.store import is_storable
 
-__all__ = ["checked", "listed"]
+__all__ = ["checked"]
 
 _NAME_MAX = 100  # characters of the columns
 _SIGNS = "#>/'"  # that ids and names of runs are made with
-_SHOWN_MAX = 5
 
 
 def checked(name: Any, what: str) -> str:
@@ -33,10 +31,3 @@ def checked(name: Any, what: str) -> str:
             f"the name of a {what} has none of {' '.join(_SIGNS)} in it, as ids do: {name!r}"
         )
     return name
-
-
-def listed(names: Iterable[str]) -> str:
-    """Names for a message: the first of them, and how many there are more."""
-    found = list(names)
-    more = len(found) - _SHOWN_MAX
-    return (", ".join(found[:_SHOWN_MAX]) or "none") + (f" and {more} more" if more > 0 else "")

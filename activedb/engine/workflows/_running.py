@@ -8,10 +8,10 @@ from activedb.engine._triggered import SYSTEMIC
 from activedb.engine.workflows._commits import Commits, Record
 from activedb.engine.workflows._compensating import Compensating
 from activedb.engine.workflows._definition import WorkflowDefinition
-from activedb.engine.workflows._names import listed
 from activedb.engine.workflows._rows import Row, decoded, given_out, part_of
 from activedb.engine.workflows._state import WorkflowState, id_of, run_name
 from activedb.errors import CompensationError, ProgramFailed
+from activedb.spelling import listed
 from activedb.store import Recorded, WorkflowJournal
 from activedb.transactions import Forest, Run, Transaction
 
