@@ -166,6 +166,7 @@ class StreamRun:
         StreamFull
             If more events would have to wait than may; nothing has been taken then.
         """
+        self._state.mend()
         events = fed_occurrences(self.stream, events)
         membership = self._membership
         if membership is None:
@@ -195,6 +196,7 @@ class StreamRun:
         must_write : bool
             Whether who counts has changed, so that it is written though nothing is stable.
         """
+        self._state.mend()
         assert self._membership is not None
         stable_us = self._admission.stable_us(self._membership)
         if must_write or self._state.is_awaited(stable_us):
@@ -207,6 +209,7 @@ class StreamRun:
         What waits for producers goes on waiting for them. Time goes on to the newest event and not
         beyond it: what would be due later waits for a later punctuation.
         """
+        self._state.mend()
         last = self._state.last
         newest_us = None if self._membership is not None else self._state.newest_us()
         if last is not None and newest_us is not None:
@@ -235,6 +238,7 @@ class StreamRun:
         A feed after which a program has crashed was taken, every event of it, if there is one more
         than before it; else nothing of it was.
         """
+        self._state.mend()
         last = self._state.last
         return 0 if last is None else last.batch_id + 1
 
@@ -261,6 +265,7 @@ class StreamRun:
         CheckpointMismatch
             If events would be processed twice, or not at all.
         """
+        self._state.mend()
         self._state.check_continues(query_id, batch_id)
 
     def _apply(

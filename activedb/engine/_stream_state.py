@@ -62,6 +62,7 @@ class StreamState:
         self.columns = columns
         self.left_in_columns: list[Arrival] = []
         self.last: LedgerEntry | None = None
+        self._is_torn = False  # whether a reading was cut off, so that this is not what is recorded
         self._forest = forest
         self._triggering = triggering
         self._launcher = launcher
@@ -123,14 +124,14 @@ class StreamState:
             For the first time. Otherwise something has failed: the detectors have what they had
             before, unless somebody else has fed the stream, or a commit was made after all.
         """
-        before = self.last
+        before, was_torn, self._is_torn = self.last, self._is_torn, True
         if self._programs is not None:
             self._programs.take_back()
         self.buffer = EventTimeBuffer()
         self.last = self._journal.last()
         if begins:
             self._launcher.of_batches.remember_done(f"{STREAM_RUN}{self.stream.name}/")
-        renews = begins or _sequence(before) != _sequence(self.last)
+        renews = begins or was_torn or _sequence(before) != _sequence(self.last)
         if begins:
             self._forest.run(self._time.begin)
         else:
@@ -148,6 +149,12 @@ class StreamState:
         if self._membership is not None:
             self._membership.load()
             self._membership.declared(passed_us)
+        self._is_torn = False
+
+    def mend(self) -> None:
+        """Read it again if the last reading was cut off; before anything else is done."""
+        if self._is_torn:
+            self.load(begins=False)
 
     def _load_waiting(self) -> None:
         """Read the events that wait, and those that are kept, however they were left."""

@@ -69,11 +69,12 @@ class ColumnAdmission(Admission):
         BadEvent
             If the times of some are intervals; nothing has been taken then.
         """
-        if batch.has_intervals:
-            return self._in_columns(super().of_batch(batch))
         table = batch.table
+        when = values_of(table.column("event_time_us"))
+        if batch.has_intervals or when.array.dtype != np.int64:  # no times, or odd ones
+            return self._in_columns(super().of_batch(batch))
         events, good = _read(
-            self._state.stream, batch, self._state.punctuation_us, self._future.latest_us()
+            self._state.stream, batch, when, self._state.punctuation_us, self._future.latest_us()
         )
         others = Arrivals()
         if not good.all():
@@ -121,22 +122,21 @@ def in_columns(stream: Stream, arrivals: Sequence[Arrival]) -> ColumnEvents:
 
 
 def _read(
-    stream: Stream, batch: AtomicBatch, punctuation_us: int | None, latest_us: int | None
+    stream: Stream,
+    batch: AtomicBatch,
+    when: Values,
+    punctuation_us: int | None,
+    latest_us: int | None,
 ) -> tuple[ColumnEvents, Mask]:
     """All rows, and which of them are certainly events, and neither late nor from the future."""
     table: Any = batch.table
     count = table.num_rows
     types = tuple(stream.types)
     codes = codes_of(table.column("event_type"), types)
-    when = values_of(table.column("event_time_us"))
     us: Ints = when.array
-    if us.dtype != np.int64:  # every time is NULL, or something else is wrong
-        us = np.zeros(count, np.int64)
-        good = np.zeros(count, np.bool_)
-    else:
-        first_us = _FIRST_US if punctuation_us is None else max(_FIRST_US, punctuation_us)
-        last_us = _LAST_US if latest_us is None else min(_LAST_US, latest_us)
-        good = (codes >= 0) & (us >= first_us) & (us <= last_us)
+    first_us = _FIRST_US if punctuation_us is None else max(_FIRST_US, punctuation_us)
+    last_us = _LAST_US if latest_us is None else min(_LAST_US, latest_us)
+    good: Mask = (codes >= 0) & (us >= first_us) & (us <= last_us)
     ids = texts_of(table, "event_id")
     params = {name: values_of(table.column(PARAM_PREFIX + name)) for name in batch.param_names}
     if when.missing is not None:

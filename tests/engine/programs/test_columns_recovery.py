@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import create_engine, text
 
-from activedb.errors import TableOwned
+from activedb.errors import ConnectionLost, TableOwned
 from activedb.store._system import kept_columns, stream_events
 from tests.databases import PATIENCE_S, place
 from tests.engine.ledger import at, read
-from tests.engine.programs.column_bank import SIZE, TELLING, open_bank
+from tests.engine.programs.column_bank import QUIET, SIZE, TELLING, occurrence_of, open_bank
 from tests.engine.programs.killed_columns import Alone, apply_all, batches
 from tests.histories.processes import Server, Worker
 
@@ -184,3 +184,42 @@ def test_fed_events_wait_for_their_punctuation(where: Place) -> None:
     opened.db.feed(opened.stream, [])
     opened.db.stream_run(opened.stream).finish()
     assert opened.everything()["accounts"] == {1: 3.0}
+
+
+@pytest.mark.parametrize("scheduler", ["serial", "columns"])
+@pytest.mark.parametrize(
+    ("point", "reading"), [("before commit", "last"), ("after commit", "load")]
+)
+def test_reading_that_is_cut_off_after_a_failure_is_done_again(
+    where: Place, monkeypatch: pytest.MonkeyPatch, scheduler: str, point: str, reading: str
+) -> None:
+    """The part fails, and so does the first look at where the stream stopped."""
+    opened = open_bank(where, QUIET, scheduler)
+    db, stream = opened.db, opened.stream
+    db.feed(stream, [deposit(1, 1), deposit(5, 2)], punctuation=at(2))
+    state = db.stream_run(stream)._state
+    reader = state._journal if reading == "last" else state._programs
+
+    def fail(reached: str) -> None:
+        if reached == point:
+            raise ZeroDivisionError("the part fails")
+
+    def lose(*given: object) -> None:
+        raise ConnectionLost("gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(db._store, "trigger", fail)
+        patch.setattr(reader, reading, lose)
+        with pytest.raises(ConnectionLost):
+            db.feed(stream, [deposit(3, 1)], punctuation=at(4))
+    taken = db.stream_run(stream).batches == 2
+    assert taken == (point == "after commit")
+    db.feed(stream, [deposit(6, 1)], punctuation=at(8))
+    found = opened.everything()
+    assert found["accounts"] == {1: 3.0 if taken else 2.0, 2: 1.0}
+    assert found["totals"]["events"] == (4 if taken else 3)
+
+
+def deposit(second: float, key: int) -> Any:
+    """One more in an account."""
+    return occurrence_of(("DEPOSIT", second, None, key, 0, 1.0))
