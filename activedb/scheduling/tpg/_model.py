@@ -39,15 +39,15 @@ class Thresholds:
     abort_ratio_high : float
         From this share of aborting s-transactions on, they are better dealt with together.
 
-    The costs among the defaults are rounded from `calibrate` on two busy cores with CPython 3.11.
+    The costs among the defaults are rounded from `calibrate` on two idle cores with CPython 3.11.
     The others tell, to the order of magnitude, where section 8.4 of the paper sees each decision
     win: batches of thousands, functions of tens of microseconds, nearly half of all aborting. Where
     threads share a global interpreter lock, `calibrate` may find that some never win.
     """
 
     serial_us: float = 5.0
-    plan_us: float = 4.0
-    explore_us: float = 10.0
+    plan_us: float = 2.5
+    explore_us: float = 17.0
     structured: Literal["breadth-first", "depth-first"] = "breadth-first"
     dependencies_high: float = 20_000
     skew_high: float = 20.0
