@@ -17,6 +17,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from itertools import islice
 from pathlib import Path
+from typing import IO
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _US = timedelta(microseconds=1)
@@ -224,10 +225,10 @@ class Replayer:
         self._begin = 0
 
 
-def _opened(file: Path):  # type: ignore[no-untyped-def]  # two kinds of text file
-    zipped = file.suffix == ".gz"
-    opened = gzip.open if zipped else open
-    return opened(file, "rt", encoding="utf-8", errors="replace", newline="\n")
+def _opened(file: Path) -> IO[str]:
+    if file.suffix == ".gz":
+        return gzip.open(file, "rt", encoding="utf-8", errors="replace", newline="\n")
+    return file.open(encoding="utf-8", errors="replace", newline="\n")
 
 
 def _field(line: str, name: str) -> object:

@@ -14,7 +14,7 @@ from activedb.store import Key, KeyedValues, ProgramJournal, Row, TableSpec
 from activedb.transactions import Forest, Transaction
 from lockmgr import Mode
 
-__all__ = ["ProgramTable", "take_tables"]
+__all__ = ["ProgramTable", "check_row", "take_tables"]
 
 _BEFORE_ALL = At(-(2**62), "", 0)
 """The place of what was there before the first s-transaction."""
@@ -75,14 +75,7 @@ class ProgramTable:
         # The rows count: somebody may have mended them while nobody had the table.
         for row in journal.rows(self.kept.spec):
             key, value = self.kept.pair(row)
-            try:
-                self.shared.check_key(key)
-                self.shared.check_value(value)
-            except AccessError as error:
-                raise DefinitionError(
-                    f"table {self.kept.spec.name} has a row that {self.shared.name} cannot have: "
-                    f"{error}"
-                ) from error
+            check_row(self.shared, self.kept, key, value)
             at, known = newest.pop(key, (_BEFORE_ALL, REMOVED))
             if known is REMOVED or known != value:
                 versions.write(key, at, value)
@@ -148,3 +141,14 @@ class ProgramTable:
         t.lock_table(spec, Mode.X)  # instead of row by row
         old = t.read_locked(spec, list(rows))
         t.write_all(spec, [(key, old[key], new) for key, new in rows.items() if old[key] != new])
+
+
+def check_row(shared: SharedTable, kept: KeyedValues, key: Any, value: Any) -> None:
+    """Raise `DefinitionError` if a row is no key and value that the shared table can have."""
+    try:
+        shared.check_key(key)
+        shared.check_value(value)
+    except AccessError as error:
+        raise DefinitionError(
+            f"table {kept.spec.name} has a row that {shared.name} cannot have: {error}"
+        ) from error

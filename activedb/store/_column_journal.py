@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import ColumnElement, Connection, delete, insert, select
 
 from activedb.store._faults import translated
 from activedb.store._store import Store
@@ -81,10 +81,10 @@ class ColumnJournal:
             statement = statement.where(c.last_us < before_us)
         connection.execute(statement)
 
-    def _data(self, *conditions: object) -> list[bytes]:
+    def _data(self, *conditions: ColumnElement[bool]) -> list[bytes]:
         statement = select(kept_columns.c.data).order_by(
             kept_columns.c.sequence, kept_columns.c.piece
         )
-        statement = statement.where(*conditions)  # type: ignore[arg-type]
+        statement = statement.where(*conditions)
         with translated("read what is kept in columns"), self._store.short() as connection:
             return [bytes(row.data) for row in connection.execute(statement)]

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from activedb.engine._program_tables import check_row
 from activedb.engine.columns._bytes import versions_of_bytes
 from activedb.engine.columns._values import Column, Ints
-from activedb.errors import AccessError, DefinitionError
 from activedb.events import decode_params
 from activedb.scheduling import SharedTable
 from activedb.scheduling.compiled import ColumnState, ColumnVersions
@@ -113,14 +113,7 @@ class ColumnTable:
         else:
             doubtful = list(zip(keys, values, strict=True))
         for key, value in doubtful:
-            try:
-                self.shared.check_key(key)
-                self.shared.check_value(value)
-            except AccessError as error:
-                raise DefinitionError(
-                    f"table {self.kept.spec.name} has a row that {self.shared.name} cannot have: "
-                    f"{error}"
-                ) from error
+            check_row(self.shared, self.kept, key, value)
         return np.asarray(keys, np.int64), np.asarray(values, np.float64)
 
     def _kept_versions(self, journal: ProgramJournal) -> ColumnVersions:

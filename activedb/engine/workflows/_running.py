@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from activedb.batches import Due, Piece, Requirement
 from activedb.engine._letters import storable
 from activedb.engine._triggered import SYSTEMIC
@@ -69,7 +71,7 @@ class Running:
         if len(due) == 1:
             return [self._attempt(due[0])]
         submit = self._pool.submit
-        tasks = [submit(lambda each=each: self._attempt(each)) for each in due]  # type: ignore[misc]
+        tasks = [submit(partial(self._attempt, each)) for each in due]
         for task in tasks:
             task.wait()
         return [task.result() for task in tasks]
