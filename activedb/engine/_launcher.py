@@ -403,7 +403,7 @@ class Launcher:
         if not row["keep"]:
             return False
         if not is_of_firing(row["run"]):
-            return not self.of_batches.is_settled(row["firing"])
+            return self.of_batches.must_stay(row["firing"])
         with self._idle:
             is_early = row["run"] in self._early
         # Of one that is recorded the journal knows.

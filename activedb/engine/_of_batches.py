@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from activedb.store import Journal
@@ -31,6 +31,10 @@ class FiringsOfBatches:
         self._unfinished: dict[str, dict[str, Any]] = {}
         # Those unfinished ones that a row stands for, because their batch has committed.
         self._settled: set[str] = set()
+        # Those that were to leave a row when done, and those of them that nobody needs any more.
+        self._staying: set[str] = set()
+        self._left_over: set[str] = set()
+        self._going: dict[str, set[str]] = {}  # rows that the commit of a run deletes
 
     def is_known(self, firing: str) -> bool:
         """Whether an earlier try at the batch has started a firing."""
@@ -48,32 +52,63 @@ class FiringsOfBatches:
         with self._latch:
             return firing in self._unfinished
 
-    def is_settled(self, firing: str) -> bool:
-        """Whether a row stands for an unfinished firing: its batch will not trigger it again."""
+    def must_stay(self, firing: str) -> bool:
+        """Whether a firing that ends now leaves a row: its batch may trigger it again."""
         with self._latch:
-            return firing in self._settled
+            stays = firing not in self._settled
+            (self._staying.add if stays else self._staying.discard)(firing)
+            return stays
 
     def is_durable(self, firing: str) -> None:
         """The outcome of a firing is in the database: its batch need not record it any more."""
         with self._latch:
             self._unfinished.pop(firing, None)
-            self._settled.discard(firing)
+            if firing in self._settled:
+                self._settled.discard(firing)
+                self._leave_over({firing})
 
-    def remember_done(self, run_prefix: str) -> None:
-        """Read which firings of a stream are done although their batch has not committed."""
+    def _leave_over(self, firings: set[str]) -> None:
+        """Of firings whose batch has committed and whose outcome is durable: what rows stayed.
+
+        A firing that ends while its batch commits cannot know whether it will be triggered again,
+        so its row stays, and goes with a later commit.
+        """
+        staying = firings & self._staying
+        self._staying -= staying
+        self._left_over |= staying
+
+    def remember_done(
+        self, run_prefix: str, redoable: Callable[[], Collection[str]] | None = None
+    ) -> None:
+        """Read which firings are done although their batch has not committed.
+
+        Parameters
+        ----------
+        run_prefix : str
+        redoable : callable, optional
+            The runs that may be done again, by name; what others have left is forgotten later. It
+            is called after the rows were read, so that a run which begins meanwhile is no harm.
+        """
         done = self._journal.done(run_prefix)
+        over = set()
+        if done and redoable is not None:
+            names = redoable()
+            over = {firing for firing, run in done.items() if run not in names}
         with self._latch:
-            self._known.update(done)
+            self._known.update(done.keys() - over)
+            self._left_over |= over
 
     def settle(self, connection: Any, run: Run) -> None:
         """Within the commit of a batch: record its unfinished firings, forget the done ones."""
         with self._latch:
             rows = [self._unfinished[name] for name in run.fired if name in self._unfinished]
+            self._staying -= run.fired - self._unfinished.keys()  # their rows go now
+            gone = self._going[run.name] = run.fired | self._left_over
         if self._journal.is_queued:
             # None has been started, so none needs to be found done by a try at the batch.
             rows = [row | {"keep": False} for row in rows]
         self._journal.record_on(connection, rows)
-        self._journal.forget_done(connection, sorted(run.fired))
+        self._journal.forget_done(connection, sorted(gone))
 
     def committed(self, run: Run) -> None:
         """Take note that a batch has committed and will not be done again."""
@@ -82,8 +117,11 @@ class FiringsOfBatches:
             if self._journal.is_queued:
                 for name in run.fired:
                     self._unfinished.pop(name, None)
-            self._settled |= run.fired & self._unfinished.keys()
+            self._left_over -= self._going.pop(run.name, set())
+            unfinished = run.fired & self._unfinished.keys()
+            self._settled |= unfinished
+            self._leave_over(run.fired - unfinished)
 
-    def forget_done(self, run_prefix: str) -> None:
-        """Delete the done firings of a stream's batches, all of which have committed."""
-        self._journal.prune(run_prefix)
+    def forget_done(self, run: str) -> None:
+        """Delete the done firings of runs of this name, which will not be done again."""
+        self._journal.prune(run)

@@ -232,14 +232,14 @@ class Journal:
 
     # -- done ------------------------------------------------------------------------------
 
-    def done(self, run_prefix: str) -> list[str]:
-        """Names of the firings of a stream's runs that are done."""
+    def done(self, run_prefix: str) -> dict[str, str]:
+        """The firings of runs that are done, and the names of their runs."""
         c = pending_firings.c
-        statement = select(c.firing).where(
+        statement = select(c.firing, c.run).where(
             c.run.startswith(run_prefix, autoescape=True), ~c.run.contains("#"), c.done
         )
         with translated("read the done rules"), self._store.short() as connection:
-            return list(connection.execute(statement).scalars())
+            return {row.firing: row.run for row in connection.execute(statement)}
 
     def finish(self, connection: Connection, firing: Mapping[str, Any], *, keep: bool) -> bool:
         """Mark a firing done within its own transaction; False if somebody did before.

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from activedb.batches import Forming, Workflow
 from activedb.engine._launcher import Launcher
 from activedb.engine.workflows._definition import check_unchanged, described
-from activedb.engine.workflows._state import WorkflowState
+from activedb.engine.workflows._state import WorkflowState, compensation_name, run_name
 from activedb.errors import SerializationConflict
 from activedb.store import Recorded, WorkflowJournal
 from activedb.transactions import Forest, Run, Transaction
@@ -72,8 +72,13 @@ class Commits:
         check_unchanged(self.name, kept.definition, definition)
         if kept.definition != definition:
             self._journal.redefine(definition)
-        self._launcher.of_batches.remember_done(f"{WORKFLOW_RUN}{self.name}/")
+        self._launcher.of_batches.remember_done(f"{WORKFLOW_RUN}{self.name}/", self._redoable)
         self.refresh()
+
+    def _redoable(self) -> set[str]:
+        """The names of the runs that may be done again after a crash."""
+        names = self.look(lambda state: [compensation_name(state.place), *map(run_name, state.due)])
+        return {self.redone(name).name for name in names}
 
     def refresh(self) -> None:
         """Read the state anew, if it may not be what is recorded. O(rows) then."""

@@ -23,7 +23,15 @@ from activedb.batches import (
 from activedb.engine.workflows._forgetting import forgettable, without
 from activedb.store import Kept, Recorded
 
-__all__ = ["GIVEN_UP", "WHOLE", "WorkflowState", "id_of", "lineage_of_kept", "run_name"]
+__all__ = [
+    "GIVEN_UP",
+    "WHOLE",
+    "WorkflowState",
+    "compensation_name",
+    "id_of",
+    "lineage_of_kept",
+    "run_name",
+]
 
 WHOLE = "whole"
 """The state of a batch that is recorded, and nothing of it dropped."""
@@ -45,6 +53,11 @@ def id_of(due: Due) -> str:
 def run_name(id: str) -> str:
     """What the run of a transaction is called within its workflow: names of runs have no ``#``."""
     return id.replace("#", "/")
+
+
+def compensation_name(place: int) -> str:
+    """The same of a compensation that begins when so much is recorded."""
+    return f"compensation/{place}"
 
 
 def lineage_of_kept(workflow: Workflow, nodes: Iterable[Mapping[str, Any]]) -> Lineage:

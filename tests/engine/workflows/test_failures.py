@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,6 +10,7 @@ from sqlalchemy import func, select
 
 import activedb as adb
 from activedb.batches import Program, isolated, merged, split
+from activedb.engine._of_batches import FiringsOfBatches
 from activedb.errors import (
     AlreadyCompensated,
     BatchFailed,
@@ -21,12 +23,14 @@ from activedb.errors import (
     ProgramFailed,
 )
 from activedb.store._system import pending_firings
-from tests.engine.workflows.marking import chain, marking, rows_of
+from tests.databases import PATIENCE_S
+from tests.engine.workflows.marking import Marking, chain, marking, rows_of
 
 if TYPE_CHECKING:
     from typing import Any
 
     from activedb import Database, Transaction
+    from activedb.transactions import Run
     from tests.databases import Place
 
 
@@ -222,3 +226,51 @@ def test_given_up_transaction_leaves_no_firings(db: Database) -> None:
     assert db.pending_firings() == []
     with db.connection() as connection:
         assert connection.scalar(select(func.count()).select_from(pending_firings)) == 0
+
+
+@pytest.mark.parametrize("by", ["who was there", "who comes after a crash"])
+def test_firing_that_ends_while_its_batch_commits_is_forgotten_by_the_next_commit(
+    where: Place, by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if where.is_memory:
+        pytest.skip("in memory nobody else writes while something commits")
+    settles, asks = threading.Event(), threading.Event()
+    settle, must_stay = FiringsOfBatches.settle, FiringsOfBatches.must_stay
+
+    def settle_beside(self: FiringsOfBatches, connection: Any, run: Run) -> None:
+        settle(self, connection, run)
+        if run.fired:
+            settles.set()
+            assert asks.wait(PATIENCE_S)  # so it has to leave a row: this may yet fail
+
+    def ask(self: FiringsOfBatches, firing: str) -> bool:
+        stays = must_stay(self, firing)
+        asks.set()
+        return stays
+
+    monkeypatch.setattr(FiringsOfBatches, "settle", settle_beside)
+    monkeypatch.setattr(FiringsOfBatches, "must_stay", ask)
+
+    def opened() -> Marking:
+        of = marking(where.open(), chain(isolated()))
+
+        @of.db.rule(on=adb.inserted(of.marks), coupling="detached")
+        def hear(t: Transaction, o: adb.Occurrence) -> None:
+            assert o.new is not None
+            if o.new["id"] == "P1(x)":
+                assert settles.wait(PATIENCE_S)
+
+        return of
+
+    def rows_left(of: Marking) -> int | None:
+        with of.db.connection() as connection:
+            return connection.scalar(select(func.count()).select_from(pending_firings))
+
+    of = opened()
+    of.run.feed("a", rows_of("x"))
+    of.db.join()
+    assert rows_left(of) == 1
+    after = of if by == "who was there" else opened()
+    after.run.feed("a", rows_of("y"))
+    after.db.join()
+    assert rows_left(after) == 0
