@@ -262,15 +262,16 @@ def test_firing_that_ends_while_its_batch_commits_is_forgotten_by_the_next_commi
 
         return of
 
-    def rows_left(of: Marking) -> int | None:
+    def rows_left(of: Marking) -> list[str]:
         with of.db.connection() as connection:
-            return connection.scalar(select(func.count()).select_from(pending_firings))
+            return list(connection.scalars(select(pending_firings.c.firing)))
 
     of = opened()
     of.run.feed("a", rows_of("x"))
     of.db.join()
-    assert rows_left(of) == 1
+    left = rows_left(of)
+    assert len(left) == 1
     after = of if by == "who was there" else opened()
     after.run.feed("a", rows_of("y"))
     after.db.join()
-    assert rows_left(after) == 0
+    assert left[0] not in rows_left(after)  # that of y may have left one as well
