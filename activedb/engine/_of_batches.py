@@ -110,6 +110,12 @@ class FiringsOfBatches:
         self._journal.record_on(connection, rows)
         self._journal.forget_done(connection, sorted(gone))
 
+    def left_by(self, run: str) -> Run:
+        """A run that is given up, with what it has triggered and is not done. O(unfinished)."""
+        with self._latch:
+            fired = {name for name, row in self._unfinished.items() if row["run"] == run}
+        return Run(name=run, is_batch=True, fired=fired)
+
     def committed(self, run: Run) -> None:
         """Take note that a batch has committed and will not be done again."""
         with self._latch:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from activedb.batches import Forming, Workflow
@@ -118,19 +118,26 @@ class Commits:
             commit.ended(well=True)
         finally:
             commit.ended(well=False)
+        of_batches = self._launcher.of_batches
         if run.is_batch:
-            self._launcher.of_batches.committed(run)
-
-    def never_again(self, names: Iterable[str]) -> None:
-        """Let go of what runs have left that will not be done again, by the names for `redone`."""
-        for name in names:
-            self._launcher.of_batches.forget_done(self.redone(name).name)
+            of_batches.committed(run)
+        for given_up in commit.given_up:
+            of_batches.committed(given_up)
+            of_batches.forget_done(given_up.name)
 
 
 class _Commit:
-    """One transaction on its way, with all its tries. Used by one thread."""
+    """One transaction on its way, with all its tries. Used by one thread.
+
+    Attributes
+    ----------
+    given_up : list of Run
+        Those of transactions that are not due any more, and were not executed: what they have
+        triggered and is independent of them is recorded, as that of one which commits.
+    """
 
     def __init__(self, commits: Commits, run: Run):
+        self.given_up: list[Run] = []
         self._commits = commits
         self._run = run
         self._has_latch = False
@@ -159,6 +166,7 @@ class _Commit:
                 "is read anew, and this is tried again"
             )
         state, recorded = commits._state, Recorded()
+        due = list(state.due)
         record(state, recorded)
         if state.place == place:
             state.place += 1  # it has recorded nothing new, but changed something
@@ -170,8 +178,13 @@ class _Commit:
             due=state.due_record(),
             origins=state.origins,
         )
+        of_batches = commits._launcher.of_batches
+        over = (commits.redone(run_name(id)).name for id in due if id not in state.due)
+        self.given_up = [of_batches.left_by(name) for name in over if name != self._run.name]
         if self._run.is_batch:
-            commits._launcher.of_batches.settle(connection, self._run)
+            of_batches.settle(connection, self._run)
+        for run in self.given_up:
+            of_batches.settle(connection, run)
 
     def ended(self, *, well: bool) -> None:
         """Let go of the latch; the state is what is recorded only if it has ended well."""

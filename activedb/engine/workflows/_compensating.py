@@ -9,7 +9,7 @@ from activedb.engine._triggered import SYSTEMIC
 from activedb.engine.workflows._commits import Commits, Record
 from activedb.engine.workflows._definition import Execution, WorkflowDefinition
 from activedb.engine.workflows._rows import Row, decoded, part_of
-from activedb.engine.workflows._state import WorkflowState, compensation_name, run_name
+from activedb.engine.workflows._state import WorkflowState, compensation_name
 from activedb.errors import (
     AlreadyCompensated,
     CompensationFailed,
@@ -70,7 +70,6 @@ class Compensating:
 
         place = self._commits.look(lambda state: state.place)
         self._commits.run(self._commits.redone(compensation_name(place)), work)
-        self._commits.never_again(map(run_name, done[0].never_executed))
         return done[0]
 
     def _plan(

@@ -137,8 +137,6 @@ class Running:
             found[:] = [state.lineage.sources_of(id)]
 
         self._commits.run(Run(), lambda t: record if self._is_due(due) else None)
-        if is_optional:
-            self._commits.never_again([run_name(id)])
         if is_optional or not found:
             return None
         failure = ProgramFailed(

@@ -34,6 +34,12 @@ if TYPE_CHECKING:
     from tests.databases import Place
 
 
+def recorded_firings(of: Marking) -> list[Any]:
+    """The rows of firings, of done ones too."""
+    with of.db.connection() as connection:
+        return list(connection.execute(select(pending_firings.c.firing, pending_firings.c.run)))
+
+
 def test_program_that_raises_stops_the_run_until_it_is_mended(where: Place) -> None:
     of = marking(where.open(), chain(isolated(), isolated(), isolated()))
     of.failing = lambda mark: mark == "P2(P1:x)"
@@ -228,6 +234,33 @@ def test_given_up_transaction_leaves_no_firings(db: Database) -> None:
         assert connection.scalar(select(func.count()).select_from(pending_firings)) == 0
 
 
+@pytest.mark.parametrize("how", ["compensated", "of no importance"])
+def test_firings_of_what_is_given_up_are_recorded_with_that(db: Database, how: str) -> None:
+    relax = ["completion"] if how == "of no importance" else []
+    of = marking(db, chain(isolated(), isolated(), relax=relax))
+    goes_on, heard = threading.Event(), []
+
+    @db.rule(on=adb.inserted(of.marks), coupling="detached")
+    def hear(t: Transaction, o: adb.Occurrence) -> None:
+        assert o.new is not None
+        if o.new["id"] == "P2(P1:x)":
+            assert goes_on.wait(PATIENCE_S)
+        heard.append(o.new["id"])
+
+    of.failing = lambda mark: mark == "P2(P1:x)"
+    if relax:
+        of.run.feed("a", rows_of("x"))
+    else:
+        with pytest.raises(ProgramFailed):
+            of.run.feed("a", rows_of("x"))
+        of.run.compensate("a#1")
+    assert "workflow/marking/P2/1" in {each.run for each in recorded_firings(of)}
+    goes_on.set()
+    db.join()
+    assert sorted(heard) == ["P1(x)", "P2(P1:x)"]
+    assert "workflow/marking/P2/1" not in {each.run for each in recorded_firings(of)}
+
+
 @pytest.mark.parametrize("by", ["who was there", "who comes after a crash"])
 def test_firing_that_ends_while_its_batch_commits_is_forgotten_by_the_next_commit(
     where: Place, by: str, monkeypatch: pytest.MonkeyPatch
@@ -262,16 +295,11 @@ def test_firing_that_ends_while_its_batch_commits_is_forgotten_by_the_next_commi
 
         return of
 
-    def rows_left(of: Marking) -> list[str]:
-        with of.db.connection() as connection:
-            return list(connection.scalars(select(pending_firings.c.firing)))
-
     of = opened()
     of.run.feed("a", rows_of("x"))
     of.db.join()
-    left = rows_left(of)
-    assert len(left) == 1
+    (left,) = recorded_firings(of)
     after = of if by == "who was there" else opened()
     after.run.feed("a", rows_of("y"))
     after.db.join()
-    assert left[0] not in rows_left(after)  # that of y may have left one as well
+    assert left not in recorded_firings(after)  # that of y may have left one as well
