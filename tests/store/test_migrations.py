@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,9 +12,10 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import MetaData, create_engine, inspect
+from sqlalchemy import MetaData, create_engine, inspect, text
 
 import activedb as adb
+from activedb.errors import ConfigurationError
 from activedb.store import _migrations
 from activedb.store._system import system
 
@@ -153,3 +155,20 @@ def test_migrations_of_several_processes_at_once_do_not_collide(database_url: st
     names = inspect(engine).get_table_names()
     engine.dispose()
     assert set(names) == {*system.tables, "activedb_version"}
+
+
+def test_files_of_migrations_begin_with_their_revisions() -> None:
+    config = Config()
+    config.set_main_option("script_location", str(_migrations._folder()))
+    for script in ScriptDirectory.from_config(config).walk_revisions():
+        assert Path(script.path).name.startswith(f"{script.revision}_")
+
+
+def test_tables_of_a_newer_activedb_are_refused(database_url: str) -> None:
+    adb.connect(database_url).close()
+    engine = create_engine(database_url)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE activedb_version SET version_num = '9999'"))
+    engine.dispose()
+    with pytest.raises(ConfigurationError, match=r"are of version 9999, .* up to \d{4}: install"):
+        adb.connect(database_url)
