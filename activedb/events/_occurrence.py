@@ -182,6 +182,14 @@ class Occurrence:
     def __delattr__(self, name: str) -> Never:
         raise AttributeError(f"an occurrence is immutable: {name} cannot be deleted")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        kind, _ = self.key
+        is_change = self.old is not None or self.new is not None
+        params = None if is_change else dict(self.params)
+        rows = (None if row is None else dict(row) for row in (self.old, self.new))
+        own = kind if kind in _KINDS else "event"
+        return _again, (self.name, self.timestamp, params, self.id, *rows, dict(self.parts), own)
+
     def __repr__(self) -> str:
         kind, name = self.key
         shown = name if kind in ("event", "composite") else f"{kind.upper()} {name}"
@@ -233,6 +241,22 @@ def occurrence(
     <Occurrence EXIT at 2 {'worker': 7}>
     """
     return Occurrence(name, timestamp, params, id=id)
+
+
+def _again(
+    name: str,
+    timestamp: Timestamp,
+    params: Mapping[str, Any] | None,
+    id: str | None,
+    old: Mapping[str, Any] | None,
+    new: Mapping[str, Any] | None,
+    parts: Parts,
+    kind: str,
+) -> Occurrence:
+    """An occurrence that was pickled."""
+    return Occurrence(
+        name, timestamp, params, id=id, old=old, new=new, parts=parts or None, kind=kind
+    )
 
 
 def _read_only(mapping: Mapping[str, Any], name: str) -> Mapping[str, Any]:

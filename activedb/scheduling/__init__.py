@@ -12,6 +12,7 @@ from activedb.scheduling._scheduler import Scheduler, SerialOrder
 from activedb.scheduling._state import State, Versions
 from activedb.scheduling._tables import REMOVED, Ref, SharedTable
 from activedb.scheduling.locking import LWM, S2PL, SEI
+from activedb.scheduling.partitioned import Partitioned, TaskRunner
 from activedb.scheduling.tpg import TPG, Decision
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "FailedOutput",
     "Operation",
     "Outcome",
+    "Partitioned",
     "Program",
     "ProgramRun",
     "Reaction",
@@ -40,6 +42,7 @@ __all__ = [
     "SerialOrder",
     "SharedTable",
     "State",
+    "TaskRunner",
     "Versions",
     "View",
     "s_transaction_of",

@@ -17,6 +17,7 @@ __all__ = ["Reaction", "Reactions", "Rule", "Triggered"]
 Refs = Callable[[Occurrence], Iterable[Ref]]
 Function = Callable[[View, Occurrence], Any]
 Triggered = tuple["Rule", Occurrence]
+_Declared = tuple[tuple[Ref, ...], tuple[Ref, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,14 @@ class _ConditionView(View):
         raise ConditionWrites(f"a condition may only read; write {ref!r} in the rule's action")
 
 
+class _Acting(NamedTuple):
+    """What of a rule is needed once its match is there, and what that may access is known."""
+
+    name: str
+    when: Function | None
+    action: Function
+
+
 class Reaction(NamedTuple):
     """What became of one rule that was triggered.
 
@@ -121,13 +130,14 @@ class Reactions(Operation):
         check: Callable[[Operation], None],
         error: Exception | None = None,
     ):
-        self.triggered = tuple(triggered)
+        self.triggered = tuple((_Acting(r.name, r.when, r.action), o) for r, o in triggered)
         self.targets = self.sources = ()
+        self._declared: list[_Declared] = []
         self._error = error
         if error is not None:
             return
         try:
-            self._declared = [(tuple(r.reads(o)), tuple(r.writes(o))) for r, o in self.triggered]
+            self._declared = [(tuple(r.reads(o)), tuple(r.writes(o))) for r, o in triggered]
             self.targets = tuple(ref for _, writes in self._declared for ref in writes)
             reads = tuple(ref for reads, _ in self._declared for ref in reads)
             self.sources = (*reads, *self.targets)
@@ -148,7 +158,7 @@ class Reactions(Operation):
 
 
 def _react(
-    rule: Rule, o: Occurrence, common: View, reads: tuple[Ref, ...], writes: tuple[Ref, ...]
+    rule: _Acting, o: Occurrence, common: View, reads: tuple[Ref, ...], writes: tuple[Ref, ...]
 ) -> Reaction:
     """Run a rule through views of its own, as it may access less than all of them together."""
     if rule.when is not None:

@@ -71,7 +71,7 @@ def s_transaction_of(program: Program, event: Occurrence, at: At) -> STransactio
         operations = program.operations(event.name, params)
     except Exception as error:  # whatever the user's functions raise
         return Refusal(event, _reason(error), error)
-    return STransaction(at, event.name, params, operations)
+    return STransaction(at, event.name, params, operations, program)
 
 
 def _reason(error: Exception) -> str:

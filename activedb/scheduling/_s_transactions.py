@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from activedb.scheduling._operations import Operation
 from activedb.scheduling._tables import Ref
+
+if TYPE_CHECKING:
+    from activedb.scheduling._program import Program
 
 __all__ = ["At", "Outcome", "STransaction"]
 
@@ -80,19 +83,27 @@ class STransaction:
         The parameters, after pre-processing.
     operations : tuple of Operation
         Each sees the state just before `at`.
+    program : Program or None
+        Whose state access has made the operations, but for those of rules, of `type` and `params`.
     outcome : Outcome or None
         None until it has ended.
     """
 
-    __slots__ = ("at", "operations", "outcome", "params", "type")
+    __slots__ = ("at", "operations", "outcome", "params", "program", "type")
 
     def __init__(
-        self, at: At, type: str, params: Mapping[str, Any], operations: tuple[Operation, ...]
+        self,
+        at: At,
+        type: str,
+        params: Mapping[str, Any],
+        operations: tuple[Operation, ...],
+        program: Program | None = None,
     ):
         self.at = at
         self.type = type
         self.params = params
         self.operations = operations
+        self.program = program
         self.outcome: Outcome | None = None
 
     def reads(self) -> Iterator[Ref]:

@@ -73,6 +73,21 @@ class Versions:
             number = bisect_left(found, before, key=_at)
             return found[number - 1][1] if number else REMOVED
 
+    def needed(self, key: Hashable, first: At, since_us: int) -> tuple[_Version, ...]:
+        """The versions of a key that may be read at or after a place.
+
+        Plainly, or through windows that begin at `since_us` or later. O(what it gives).
+        """
+        with self._latch:
+            found = self._of.get(key, ())
+            plain = bisect_left(found, first, key=_at) - 1
+            return tuple(found[max(0, min(plain, bisect_left(found, since_us, key=_us))) :])
+
+    def keys(self) -> list[Hashable]:
+        """The keys that have versions; O(keys)."""
+        with self._latch:
+            return list(self._of)
+
     def write(self, key: Hashable, at: At, value: Any) -> None:
         """Add a version, or put another value into the one at this place."""
         with self._latch:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, Final, final
+from uuid import uuid4
+from weakref import WeakValueDictionary
 
 from activedb.errors import AccessError, DefinitionError
 
@@ -21,13 +23,23 @@ class _Removed:
     def __repr__(self) -> str:
         return "REMOVED"
 
+    def __reduce__(self) -> str:
+        return "REMOVED"  # pickled, it is what has this name: there is one in a process
+
 
 REMOVED: Final = _Removed()
 """Written in place of a value: the key has its table's initial value again, and is in no range."""
 
 
+_known: WeakValueDictionary[str, SharedTable] = WeakValueDictionary()
+"""The tables of this process, by their identity in all processes."""
+
+
 class SharedTable:
     """A table of keys and values that s-transactions share; its versions are kept by timestamp.
+
+    Each is equal to itself alone, in other processes too: pickled and read again it is the same
+    object where it is known, and one there however often it comes.
 
     Parameters
     ----------
@@ -52,7 +64,7 @@ class SharedTable:
     accounts[7].window(10.0)
     """
 
-    __slots__ = ("history_us", "initial", "key", "name", "size")
+    __slots__ = ("__weakref__", "_identity", "history_us", "initial", "key", "name", "size")
 
     def __init__(
         self,
@@ -83,6 +95,12 @@ class SharedTable:
         self.initial = initial
         self.history_us = round(history * 1_000_000)
         self.size = size
+        self._identity = uuid4().hex
+        _known[self._identity] = self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        fields = (self.name, self.key, self.initial, self.history_us, self.size)
+        return _table_of, (self._identity, *fields)
 
     def __getitem__(self, key: Any) -> Ref:
         return Ref(self, key)
@@ -148,6 +166,20 @@ class SharedTable:
         return self.name
 
 
+def _table_of(
+    identity: str, name: str, key: type | None, initial: Any, history_us: int, size: int | None
+) -> SharedTable:
+    """The table of this identity; made, if it comes into this process for the first time."""
+    table = _known.get(identity)
+    if table is None:
+        table = SharedTable(
+            name, key=key, initial=initial, history=history_us / 1_000_000, size=size
+        )
+        table._identity = identity
+        _known[identity] = table
+    return table
+
+
 @dataclass(frozen=True, slots=True)
 class Parameter:
     """Stands for a parameter of the event while a state access is traced; see `Program`."""
@@ -208,6 +240,9 @@ class Ref:
                 f"{self.table.history_us / 1_000_000}: give it a longer history"
             )
         return replace(self, window_us=window_us)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Ref, (self.table, self.key, self.window_us)  # many are pickled, and soon this way
 
     @property
     def is_whole(self) -> bool:

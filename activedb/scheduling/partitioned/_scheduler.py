@@ -1,0 +1,190 @@
+"""The scheduler that lets others run what shares no state."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from operator import attrgetter
+
+from activedb.errors import DefinitionError
+from activedb.scheduling._carried import Packed, loads, restored
+from activedb.scheduling._s_transactions import Outcome, STransaction
+from activedb.scheduling._scheduler import Scheduler
+from activedb.scheduling._state import State
+from activedb.scheduling.partitioned._components import components
+from activedb.scheduling.partitioned._costs import Pace
+from activedb.scheduling.partitioned._needs import StatePart, part_of
+from activedb.scheduling.partitioned._packing import packed, size_of
+from activedb.scheduling.partitioned._runner import TaskRunner
+from activedb.scheduling.partitioned._sending import INSTEAD, Programs, named, said
+from activedb.scheduling.partitioned._task import Done, Failed, Raised, SentOutcome, Task, dumped
+
+__all__ = ["Partitioned"]
+
+_OF_MODULES = (ImportError.__name__, ModuleNotFoundError.__name__)
+
+
+class Partitioned:
+    """Runs s-transactions that share no state as tasks in other processes.
+
+    Each task is run by a scheduler like the one given, over the part of the state that it needs.
+    What comes of it is what that scheduler gives here: versions, outcomes, and the order of both.
+    Batches that would not gain, as far as is known of earlier ones, are run here.
+
+    Parameters
+    ----------
+    inner : Scheduler
+    runner : TaskRunner
+
+    Attributes
+    ----------
+    sizes : tuple of int
+        How many s-transactions each task of the last run had; empty: it was run here.
+
+    Raises
+    ------
+    DefinitionError
+        If the scheduler cannot be pickled.
+    """
+
+    def __init__(self, inner: Scheduler, runner: TaskRunner):
+        self.sizes: tuple[int, ...] = ()
+        self._inner = inner
+        self._runner = runner
+        self._pace = Pace(runner.costs)
+        self._added: list[STransaction] = []
+        reason = dumped(inner, runner.dumps)
+        if reason is not None:
+            raise DefinitionError(
+                f"scheduler {inner.name} cannot be sent to other processes ({reason}): give it by "
+                f"its name, {INSTEAD}"
+            )
+        self._sent_inner = runner.dumps(inner)
+        self._programs = Programs(runner.dumps)
+
+    @property
+    def name(self) -> str:
+        """That of the scheduler of the tasks."""
+        return self._inner.name
+
+    def add(self, transaction: STransaction) -> None:
+        """Take an s-transaction; in any order."""
+        self._added.append(transaction)
+
+    def run(self, state: State) -> None:
+        """Run what was added, here or in tasks; O(references), beside the work.
+
+        If it raises, what was added is forgotten; run in tasks, nothing of it has taken effect.
+
+        Raises
+        ------
+        DefinitionError
+            If something of a program cannot be pickled, or read in another process.
+        ActiveDBError
+            If tasks could not be run.
+        BaseException
+            What a function has raised that is no `Exception`.
+        """
+        added, self._added = self._added, []
+        added.sort(key=attrgetter("at"))
+        tasks = self._tasks(added)
+        self.sizes = tuple(map(len, tasks))
+        if tasks:
+            self._run_tasks(tasks, state)
+        else:
+            self._run_here(added, state)
+
+    def _run_here(self, transactions: Sequence[STransaction], state: State) -> None:
+        began_s = time.perf_counter()
+        for transaction in transactions:
+            self._inner.add(transaction)
+        self._inner.run(state)
+        self._pace.learn(size_of(transactions), time.perf_counter() - began_s)
+
+    def _tasks(self, added: list[STransaction]) -> list[list[STransaction]]:
+        """What to run in tasks; nothing, if it is better run here."""
+        slots = self._runner.slots
+        if slots < 2 or len(added) < 2 or not self._pace.may_be_worth(size_of(added)):
+            return []
+        tasks = packed(components(added), slots)
+        return tasks if self._pace.is_worth([size_of(task) for task in tasks]) else []
+
+    def _run_tasks(self, tasks: Sequence[list[STransaction]], state: State) -> None:
+        payloads = [self._payload(transactions, state) for transactions in tasks]
+        answers = [
+            _read(data, transactions)
+            for data, transactions in zip(self._runner.run(payloads), tasks, strict=True)
+        ]
+        for transactions, done in zip(tasks, answers, strict=True):
+            if any(_lacks_module(sent.error) for sent in done.outcomes):
+                self._run_here(transactions, state)  # where it is there, perhaps
+            else:
+                self._take(transactions, done, state)
+
+    def _payload(self, transactions: list[STransaction], state: State) -> bytes:
+        part = part_of(state, transactions)
+        sent = [self._programs.send(transaction) for transaction in transactions]
+        try:
+            return self._runner.dumps(Task(self._sent_inner, self._programs.pickled, part, sent))
+        except Exception as error:
+            raise self._cannot_be_sent(transactions, part, error) from error
+
+    def _cannot_be_sent(
+        self, transactions: list[STransaction], part: StatePart, error: Exception
+    ) -> DefinitionError:
+        """What of a task it is that cannot be pickled."""
+        for transaction in transactions:
+            reason = dumped(self._programs.send(transaction), self._runner.dumps)
+            if reason is not None:
+                return DefinitionError(
+                    f"{named(transaction)}: parameters or functions cannot be sent to other "
+                    f"processes ({reason}): use nothing in them but what can be pickled, {INSTEAD}"
+                )
+        for table, keys in part:
+            reason = dumped(keys, self._runner.dumps)
+            if reason is not None:
+                return DefinitionError(
+                    f"table {table.name}: a key or value cannot be sent to other processes "
+                    f"({reason}): keep what can be pickled, {INSTEAD}"
+                )
+        return DefinitionError(f"s-transactions cannot be pickled together: {said(error)}")
+
+    def _take(self, transactions: list[STransaction], done: Done, state: State) -> None:
+        """Let what has come of a task be so here."""
+        tables = list(state)
+        for table, key, number, value in done.versions:
+            tables[table].write(key, transactions[number].at, value)
+        for transaction, sent in zip(transactions, done.outcomes, strict=True):
+            transaction.outcome = _outcome(sent)
+        self._pace.learn(size_of(transactions), done.seconds)
+
+
+def _read(data: bytes, transactions: Sequence[STransaction]) -> Done:
+    """What has come of a task; raises if nothing has."""
+    try:
+        answer = loads(data)
+    except Exception as error:  # of a class of the user's, it may be any
+        answer = Failed(None, "what has come of them cannot be read here", said(error))
+    if isinstance(answer, Raised):
+        raise restored(answer.error)
+    if isinstance(answer, Failed):
+        numbers = range(len(transactions)) if answer.number is None else (answer.number,)
+        names = ", ".join(sorted({named(transactions[number]) for number in numbers}))
+        raise DefinitionError(
+            f"{names}: {answer.what} ({answer.reason}): give other processes what they need, "
+            f"{INSTEAD}"
+        )
+    assert isinstance(answer, Done)
+    return answer
+
+
+def _lacks_module(error: Packed | None) -> bool:
+    """Whether it may come of what the other process lacks, and this one not."""
+    return error is not None and (
+        error.name in _OF_MODULES or _lacks_module(error.cause) or _lacks_module(error.context)
+    )
+
+
+def _outcome(sent: SentOutcome) -> Outcome:
+    error = None if sent.error is None else restored(sent.error)
+    return Outcome(sent.results, sent.reason, error)

@@ -1,0 +1,39 @@
+"""Tasks that run in this process, each pickled and read again as for another one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark import cloudpickle
+
+from activedb.scheduling.partitioned import Costs, run_task
+
+__all__ = ["TasksHere"]
+
+
+class TasksHere:
+    """Runs tasks one after the other, in any order, some of them twice: as Spark may do.
+
+    Attributes
+    ----------
+    slots : int
+    costs : Costs
+        By default none: every batch that has two parts is run in tasks.
+    tasks : int
+        How many it was given.
+    """
+
+    def __init__(self, slots: int = 3, costs: Costs | None = None):
+        self.slots = slots
+        self.costs = Costs(0, 0) if costs is None else costs
+        self.tasks = 0
+
+    def dumps(self, value: Any) -> bytes:
+        return cloudpickle.dumps(value)
+
+    def run(self, payloads: Sequence[bytes]) -> list[bytes]:
+        self.tasks += len(payloads)
+        run_task(payloads[0], self.dumps)
+        answers = [run_task(payload, self.dumps) for payload in reversed(payloads)]
+        return answers[::-1]
