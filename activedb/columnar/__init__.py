@@ -12,17 +12,20 @@ except ModuleNotFoundError as missing:
         f"columns of events need {missing.name}: pip install 'activedb[columnar]'"
     ) from missing
 
-from activedb.columnar._columns import EventColumns
+from activedb.columnar._columns import ABSENT, EventColumns
 from activedb.columnar._detector import ColumnarDetector
 from activedb.columnar._fallback import BatchDetector, BatchMatches, detector_for
+from activedb.columnar._filter import EventFilter
 from activedb.columnar._matches import Matches
 from activedb.columnar._plan import supports
 
 __all__ = [
+    "ABSENT",
     "BatchDetector",
     "BatchMatches",
     "ColumnarDetector",
     "EventColumns",
+    "EventFilter",
     "Matches",
     "detector_for",
     "supports",

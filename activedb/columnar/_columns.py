@@ -49,6 +49,8 @@ class EventColumns:
         objects `ABSENT` stands for a parameter that the event does not have.
     occurrences : sequence of Occurrence or None
         The events, if they were given as such.
+    places : array of int64, of shape (rows, 2), or None
+        Two numbers by which whoever feeds them knows the events again; see `Matches.places`.
     """
 
     keys: tuple[tuple[str, str], ...]
@@ -57,6 +59,7 @@ class EventColumns:
     ids: Any = None
     params: Mapping[str, Any] = field(default_factory=dict)
     occurrences: Sequence[Occurrence] | None = None
+    places: Ints | None = None
 
     @classmethod
     def of_arrays(
@@ -205,6 +208,7 @@ class EventColumns:
                 for name, column in self.params.items()
             },
             None if self.occurrences is None else [self.occurrences[row] for row in rows],
+            None if self.places is None else self.places[rows],
         )
 
     def to_occurrences(self) -> list[Occurrence]:

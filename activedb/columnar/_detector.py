@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from copy import copy
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from activedb.columnar._columns import EventColumns, Ints
-from activedb.columnar._contexts import CUMULATIVE
-from activedb.columnar._engines import engine_for
+from activedb.columnar._contexts import CHRONICLE, CONTINUOUS, CUMULATIVE
+from activedb.columnar._engines import Found, engine_for
+from activedb.columnar._filter import EventFilter
 from activedb.columnar._keys import KeyNumbers
 from activedb.columnar._matches import Chunk, Matches
-from activedb.columnar._plan import Listener, Plan, plan_of
-from activedb.columnar._programs import Program, Programs, why_no_program
+from activedb.columnar._plan import Plan, plan_of
 from activedb.compiler import check_compiler
 from activedb.errors import BadEvent
-from activedb.events.terms import Term
 from activedb.streams import EventTable
 
 if TYPE_CHECKING:
@@ -56,6 +56,8 @@ class ColumnarDetector:
         As given.
     horizon_us : int or None
         How far before the end of a match its events reach: the window.
+    rows : int
+        How many events it has been fed; the next one has this row.
     """
 
     def __init__(self, expression: Expression, *, name: str | None = None):
@@ -66,19 +68,18 @@ class ColumnarDetector:
         self._name = name or self._plan.name
         self._keys = KeyNumbers(self._plan.expression.attributes)
         self._engine = engine_for(self._plan)
-        self._conditions = {
-            listener: Programs((Program(listener.primitive.predicate, 0),), ())
+        self._filters = {
+            listener: EventFilter(listener.primitive)
             for listener in self._plan.listeners
-            if isinstance(listener.primitive.predicate, Term)
-            and not listener.primitive.predicate.part_names
-            and why_no_program(listener.primitive.predicate) is None
+            if listener.primitive.predicate is not None
         }
         context = self._plan.context == CUMULATIVE
         self._tuples = [context or kleene for kleene in self._plan.kleene]
-        self._rows = 0  # fed so far
+        self.rows = 0  # fed so far
         self._keys_max = _KEYS_MIN
         self._last: tuple[int, str] | None = None  # the place of the latest event
         self._chunks: list[Chunk] = []
+        self._kept_rows = 0  # of all of them
 
     @property
     def partials(self) -> int:
@@ -107,6 +108,58 @@ class ColumnarDetector:
         match looks at those of its key that are within the window; and O(k) for k constituents.
         """
         columns = events if isinstance(events, EventColumns) else EventColumns.of_table(events)
+        before = self.rows
+        found, at, chunk = self._take(columns, absorbs=False)
+        matches = Matches(
+            self._plan.names,
+            self._name,
+            columns.us[at],
+            at + before,
+            found.rows,
+            found.counts,
+            self._tuples,
+            [*self._chunks, chunk] if len(at) else [],
+            self._plan.returns,
+        )
+        self._keep(chunk)
+        if self._plan.filters and len(matches):
+            return matches.only(
+                [all(judge(o.parts) for judge in self._plan.filters) for o in matches.occurrences()]
+            )
+        return matches
+
+    def absorb(self, events: EventColumns) -> None:
+        """Take a batch that another detector of the expression was fed, and match nothing.
+
+        So that this one goes on where that one stands, it absorbs the events that reach back to
+        the horizon, before it is fed any, and then `use_up` tells what matches have used up.
+
+        Raises
+        ------
+        BadEvent
+            As `feed`; nothing has changed then.
+        """
+        _, _, chunk = self._take(events, absorbs=True)
+        self._keep(chunk)
+
+    def use_up(self, rows: Ints) -> None:
+        """Take the events of these rows, and no others, for used up by matches made before."""
+        self._engine.use_up(rows)
+
+    @property
+    def uses_up(self) -> bool:
+        """Whether matches use up their constituents: what is kept depends on what was made."""
+        return self._plan.context in (CHRONICLE, CONTINUOUS, CUMULATIVE)
+
+    def copy(self) -> ColumnarDetector:
+        """Another detector that goes on from the same state; O(what is kept)."""
+        made = copy(self)
+        made._keys, made._engine = self._keys.copy(), self._engine.copy()
+        made._chunks = list(self._chunks)
+        return made
+
+    def _take(self, columns: EventColumns, *, absorbs: bool) -> tuple[Found, Ints, Chunk]:
+        """Let the engine take a batch; what it finds, the rows that completed it, and the batch."""
         order = columns.order()
         last = checked_place(columns, order, self._last)
         masks = self._masks(columns)
@@ -114,26 +167,13 @@ class ColumnarDetector:
         self._engine.prepare(columns, rows, masks[rows])
         keys_of = self._keys.number(columns, rows)
         self._engine.grow(len(self._keys))
-        chunk = Chunk(np.arange(self._rows, self._rows + len(columns)), columns)
-        found = self._engine.run(columns.us[rows], rows + self._rows, keys_of, masks[rows])
-        matches = Matches(
-            self._plan.names,
-            self._name,
-            columns.us[rows[found.at]],
-            found.rows,
-            found.counts,
-            self._tuples,
-            [*self._chunks, chunk] if len(found.at) else [],
-            self._plan.returns,
+        chunk = Chunk(np.arange(self.rows, self.rows + len(columns)), columns)
+        found = self._engine.run(
+            columns.us[rows], rows + self.rows, keys_of, masks[rows], absorbs=absorbs
         )
-        self._rows += len(columns)
+        self.rows += len(columns)
         self._last = last
-        self._keep(chunk)
-        if self._plan.filters and len(matches):
-            return matches.only(
-                [all(judge(o.parts) for judge in self._plan.filters) for o in matches.occurrences()]
-            )
-        return matches
+        return found, rows[found.at], chunk
 
     def advance(self, us: int) -> Matches:
         """Tell that no event before `us` is fed any more; time alone completes none of its matches.
@@ -142,7 +182,7 @@ class ColumnarDetector:
         """
         self.trim(us)
         none = np.empty(0, np.int64)
-        return Matches(self._plan.names, self._name, none, none, None, self._tuples, [])
+        return Matches(self._plan.names, self._name, none, none, none, None, self._tuples, [])
 
     def trim(self, before_us: int) -> None:
         """Forget the events that no match ending at or after `before_us` can need.
@@ -162,27 +202,13 @@ class ColumnarDetector:
     def _masks(self, columns: EventColumns) -> Ints:
         """Per row which parts take it, positive and negated ones."""
         by_code = np.zeros(len(columns.keys), np.int64)
-        judged: list[Listener] = []
         for listener in self._plan.listeners:
-            if listener.primitive.predicate is not None:
-                judged.append(listener)
-            elif listener.primitive.key in columns.keys:
+            if listener not in self._filters and listener.primitive.key in columns.keys:
                 by_code[columns.keys.index(listener.primitive.key)] |= 1 << listener.bit
         masks: Ints = by_code[columns.codes]
-        for listener in judged:
-            if listener.primitive.key in columns.keys:
-                code = columns.keys.index(listener.primitive.key)
-                rows = np.flatnonzero(columns.codes == code)
-                masks[rows[self._judged(listener, columns, rows)]] |= 1 << listener.bit
+        for listener, taking in self._filters.items():
+            masks[taking.rows(columns)] |= 1 << listener.bit
         return masks
-
-    def _judged(self, listener: Listener, columns: EventColumns, rows: Ints) -> Any:
-        """Which of some events a listener takes."""
-        condition = self._conditions.get(listener)
-        if condition is not None:
-            return condition.hold(columns, rows)
-        taken = columns.take(rows).to_occurrences()
-        return np.fromiter((listener.primitive.takes(o) for o in taken), bool, len(rows))
 
     # -- what is kept ----------------------------------------------------------------------
 
@@ -190,11 +216,12 @@ class ColumnarDetector:
         """Keep what later matches may need of a batch."""
         if len(chunk.rows):
             self._chunks.append(chunk)
+            self._kept_rows += len(chunk.rows)
         self._drop_chunks()
-        kept = sum(len(chunk.rows) for chunk in self._chunks)
-        if kept > 4 * self.partials + _KEPT_ROWS_MIN:
+        if self._kept_rows > 4 * self.partials + _KEPT_ROWS_MIN:
             rows = np.sort(self._engine.kept_rows())
             self._chunks = [c for chunk in self._chunks if len((c := chunk.only(rows)).rows)]
+            self._kept_rows = len(rows)
         if self.horizon_us is not None and len(self._keys) > self._keys_max:
             self._forget_keys()
 
@@ -202,10 +229,12 @@ class ColumnarDetector:
         """Drop the batches before that of the oldest event in the ring."""
         if not self._engine.partials:
             self._chunks.clear()
+            self._kept_rows = 0
             return
         oldest = self._engine.oldest_row
         drop = 0
         while self._chunks[drop].rows[-1] < oldest:
+            self._kept_rows -= len(self._chunks[drop].rows)
             drop += 1
         del self._chunks[:drop]
 

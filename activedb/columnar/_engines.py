@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from activedb.columnar._columns import EventColumns, Ints
-from activedb.columnar._contexts import CUMULATIVE, NEVER_US
-from activedb.columnar._nodes import EVENT_COLUMNS, NODE_COLUMNS, follows_of
+from activedb.columnar._contexts import CUMULATIVE, NEVER_US, RECENT
+from activedb.columnar._nodes import EVENT_COLUMNS, NODE_COLUMNS, USED, follows_of
 from activedb.columnar._plan import Plan
 from activedb.columnar._programs import Programs
 from activedb.columnar._runs import run_runs
@@ -58,8 +59,22 @@ class Engine(Protocol):
     def prepare(self, columns: EventColumns, rows: Ints, masks: Ints) -> None:
         """Read what else is needed of a batch's events; raises `BadEvent` if it is not there."""
 
-    def run(self, us: Ints, rows: Ints, keys_of: Ints, masks: Ints) -> Found:
-        """Take events in the order of their places."""
+    def run(
+        self, us: Ints, rows: Ints, keys_of: Ints, masks: Ints, *, absorbs: bool = False
+    ) -> Found:
+        """Take events in the order of their places.
+
+        Parameters
+        ----------
+        absorbs : bool
+            Nothing is used up, and what is found means nothing.
+        """
+
+    def use_up(self, rows: Ints) -> None:
+        """Take these of the kept events, and no others, for used up."""
+
+    def copy(self) -> Engine:
+        """Another one that goes on from the same state; O(what is kept)."""
 
     def forget(self, before_us: int) -> None:
         """Forget the events before a time."""
@@ -114,6 +129,15 @@ class _Ring:
     def prepare(self, columns: EventColumns, rows: Ints, masks: Ints) -> None:
         """Need nothing else."""
 
+    def use_up(self, rows: Ints) -> None:
+        kept = np.arange(self._base, self._top) & (len(self._ring) - 1)
+        self._ring[kept, USED] = np.isin(self._ring[kept, 1], rows)
+
+    def copy(self) -> Self:
+        made = copy(self)
+        made._ring, made._keys = self._ring.copy(), self._keys.copy()
+        return made
+
     def forget(self, before_us: int) -> None:
         last = len(self._ring) - 1
         while self._base < self._top and self._ring[self._base & last, 0] < before_us:
@@ -149,8 +173,12 @@ class StackEngine(_Ring):
         parts = len(plan.names)
         super().__init__(plan, 3 + 2 * (parts - 1), parts - 1, 3 * parts)
 
-    def run(self, us: Ints, rows: Ints, keys_of: Ints, masks: Ints) -> Found:
+    def run(
+        self, us: Ints, rows: Ints, keys_of: Ints, masks: Ints, *, absorbs: bool = False
+    ) -> Found:
         plan = self._plan
+        # What completes a match in a context that uses up is not kept; recent uses up nothing.
+        context = RECENT if absorbs else plan.context
         self._ring, self._base, self._top, found, counts, at = run_stacks(
             us,
             rows,
@@ -161,13 +189,13 @@ class StackEngine(_Ring):
             plan.gap_us,
             plan.is_next,
             plan.negates_start,
-            plan.context,
+            context,
             self._keys,
             self._ring,
             self._base,
             self._top,
         )
-        return Found(found, counts if plan.context == CUMULATIVE else None, at)
+        return Found(found, counts if context == CUMULATIVE else None, at)
 
 
 class RunEngine(_Ring):
@@ -200,7 +228,10 @@ class RunEngine(_Ring):
             self._texts_max = max(_TEXTS_MIN, 2 * self._programs.texts)
         self._loaded = self._programs.load(columns, rows, masks)
 
-    def run(self, us: Ints, rows: Ints, keys_of: Ints, masks: Ints) -> Found:
+    def run(
+        self, us: Ints, rows: Ints, keys_of: Ints, masks: Ints, *, absorbs: bool = False
+    ) -> Found:
+        # What is used up has no influence on which partial matches are kept: `use_up` says it.
         assert self._loaded is not None, "run before prepare"
         plan, programs = self._plan, self._programs
         self._ring, self._values, self._nodes, state, found, counts, at = run_runs(
@@ -217,6 +248,12 @@ class RunEngine(_Ring):
         self._base, self._top, self._node_base, self._node_top = state
         self._loaded = None
         return Found(found, counts, at)
+
+    def copy(self) -> Self:
+        made = super().copy()
+        made._values, made._nodes = self._values.copy(), self._nodes.copy()
+        made._programs = self._programs.copy()
+        return made
 
     @property
     def _head_base(self) -> int:

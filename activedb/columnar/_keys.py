@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,12 @@ class IntNumbers:
             np.ascontiguousarray(wanted), self._numbers, self._values, self._count
         )
         return found
+
+    def copy(self) -> IntNumbers:
+        """Another one that knows the same; O(them)."""
+        made = copy(self)
+        made._numbers, made._values = self._numbers.copy(), self._values.copy()
+        return made
 
     def reset(self, values: Ints) -> None:
         """Forget all, and number these."""
@@ -94,6 +101,13 @@ class ValueNumbers:
         found: Ints = np.array(known, np.int64)[indices.to_numpy(zero_copy_only=False)]
         return found
 
+    def copy(self) -> ValueNumbers:
+        """Another one that knows the same; O(them)."""
+        made = copy(self)
+        made._ints = None if self._ints is None else self._ints.copy()
+        made._by_value, made._values = dict(self._by_value), list(self._values)
+        return made
+
     def keep(self, kept: Ints) -> None:
         """Forget all but those with these numbers, which become 0, 1, and so on."""
         if self._ints is not None:
@@ -137,6 +151,13 @@ class KeyNumbers:
         if self._pairs:
             return len(self._pairs[-1])
         return len(self._values[0]) if self._values else 1
+
+    def copy(self) -> KeyNumbers:
+        """Another one that knows the same; O(them)."""
+        made = copy(self)
+        made._values = [values.copy() for values in self._values]
+        made._pairs = [pairs.copy() for pairs in self._pairs]
+        return made
 
     def number(self, columns: EventColumns, rows: Ints) -> Ints:
         """Number the keys of these rows.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +50,8 @@ class Matches:
         The positive parts.
     us : array of int64, of shape (matches,)
         The time of each match in microseconds: that of its last constituent.
+    at : array of int64, of shape (matches,)
+        The row of the event that completed each.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class Matches:
         names: tuple[str, ...],
         title: str,
         us: Ints,
+        at: Ints,
         flat: Ints,
         counts: Ints | None,
         tuples: Sequence[bool],
@@ -64,12 +68,13 @@ class Matches:
     ):
         self.names = names
         self.us = us
+        self.at = at
         self._title = title
         self._flat = flat
         # Constituents per match and part; None: one each.
         self._counts = None if counts is None else counts.reshape(-1, len(names))
         self._tuples = tuple(tuples)
-        self._chunks = tuple(chunks)
+        self._chunks = tuple(chunks)  # none is empty, and they rise
         self._returns = tuple(returns)
 
     def __len__(self) -> int:
@@ -127,6 +132,12 @@ class Matches:
             matches.append(Occurrence(self._title, last.timestamp, params, parts=parts))
         return matches
 
+    def places(self) -> Ints:
+        """The `places` of all constituents, each event once; REQUIRES: all were fed with them."""
+        found = [here.columns.places for here in self._of_constituents()]
+        known = [places for places in found if places is not None]
+        return np.concatenate(known) if known else np.empty((0, 2), np.int64)
+
     def only(self, wanted: Sequence[bool]) -> Matches:
         """Some of them."""
         chosen = np.array(wanted, bool)
@@ -140,6 +151,7 @@ class Matches:
             self.names,
             self._title,
             self.us[chosen],
+            self.at[chosen],
             flat,
             counts,
             self._tuples,
@@ -148,12 +160,20 @@ class Matches:
         )
 
     def _constituents(self) -> dict[int, Occurrence]:
-        rows = np.unique(self._flat)
         made: dict[int, Occurrence] = {}
-        for chunk in self._chunks:
-            here = chunk.only(rows) if len(chunk.rows) else chunk
+        for here in self._of_constituents():
             made.update(zip(here.rows.tolist(), here.columns.to_occurrences(), strict=True))
         return made
+
+    def _of_constituents(self) -> Iterator[Chunk]:
+        """The constituents, each once; O(k log chunks) for k of them."""
+        rows = np.unique(self._flat)
+        while len(rows):
+            place = bisect_right(self._chunks, rows[0], key=lambda chunk: chunk.rows[0]) - 1
+            chunk = self._chunks[place]
+            count = int(np.searchsorted(rows, chunk.rows[-1], side="right"))
+            yield chunk.only(rows[:count])
+            rows = rows[count:]
 
     def _part(self, name: str) -> int:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -165,6 +166,12 @@ class Programs:
             self._check(program.term, kinds)
         self._kinds = kinds
         return values, nulls
+
+    def copy(self) -> Programs:
+        """Others that know the same; O(texts)."""
+        made = copy(self)
+        made._texts, made._kinds = self._texts.copy(), list(self._kinds)
+        return made
 
     @property
     def texts(self) -> int:

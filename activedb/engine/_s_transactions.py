@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext, suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from activedb.clock import moment_of
 from activedb.engine._letters import Letter
@@ -17,7 +17,28 @@ from activedb.rules import Subscription
 from activedb.streams import Arrival, Refused, Stream
 from activedb.transactions import Transaction
 
-__all__ = ["STransactions"]
+__all__ = ["Completed", "STransactions"]
+
+
+class Completed(NamedTuple):
+    """What one event of a stream has completed, found by detectors that are not shown it here.
+
+    Attributes
+    ----------
+    timestamp : datetime or other timestamp
+        The event's.
+    identity : str
+        Where it arrived, ``"batch.position"``: names its s-transaction, and its letter.
+    triggered : list of Triggered
+        Rules in the order of definition, the matches of each in the order of its detector.
+    record : callable
+        Gives the event as a row, for its letter; called only if it fails.
+    """
+
+    timestamp: Any
+    identity: str
+    triggered: list[Triggered]
+    record: Callable[[], dict[str, Any]]
 
 
 class STransactions:
@@ -43,6 +64,33 @@ class STransactions:
         """Process one event; a letter if it failed and has left nothing behind."""
         identity = f"{arrival.batch_id}.{arrival.position}"
         return self._fed(t, arrival.occurrence, identity, arrival.record, contemporaries)
+
+    def complete(self, t: Transaction, completed: Completed) -> Letter | None:
+        """Run what one event has completed, in a child of `t`; a letter if it failed.
+
+        Nothing is left of it then in the database. What the detectors have kept of the event is
+        the caller's to take back.
+        """
+        _, identity, triggered, record = completed
+        try:
+            self._run_rules(t, triggered, label=identity, timestamp=completed.timestamp)
+        except Exception as error:
+            if is_systemic(error, t):
+                raise
+            return self.letter(identity, record(), error)
+        return None
+
+    def complete_all(self, t: Transaction, found: Iterable[Completed]) -> list[Letter]:
+        """The same of one event after another; letters of those that failed."""
+        letters = [self.complete(t, completed) for completed in found]
+        return [letter for letter in letters if letter is not None]
+
+    def letter(self, identity: str, record: dict[str, Any], error: Exception) -> Letter:
+        """The letter of an event that failed; raises `BatchFailed` if asked to stop there."""
+        if self.fail_fast:
+            shown = Arrival.restore(record).occurrence
+            raise BatchFailed(f"stream {self._stream.name}: {shown!r}: {error}") from error
+        return Letter.of_event(self._stream.name, identity, record, error)
 
     def offer_late(self, t: Transaction, late: list[Arrival], us: int) -> list[Letter]:
         """Raise late events for the rules that listen to them; letters of what failed.
@@ -113,10 +161,8 @@ class STransactions:
         except Exception as error:
             if is_systemic(error, t):
                 raise
-            if self.fail_fast:
-                raise BatchFailed(f"stream {self._stream.name}: {o!r}: {error}") from error
             self._triggering.take_back(t, fed)
-            return Letter.of_event(self._stream.name, identity, record(), error)
+            return self.letter(identity, record(), error)
         return None
 
     def _passed(

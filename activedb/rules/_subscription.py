@@ -61,6 +61,8 @@ class _Detection:
         Matches that time has completed, and that have not triggered the rule yet.
     newest_us : int
         Time of the newest event that it has kept.
+    kept_in_columns : int
+        How many events are kept for the rule by a detector in columns, in place of this one.
     """
 
     __slots__ = (
@@ -69,6 +71,7 @@ class _Detection:
         "detector",
         "in_hand",
         "is_changed",
+        "kept_in_columns",
         "latch",
         "network",
         "newest_us",
@@ -87,6 +90,7 @@ class _Detection:
         self.is_changed = False
         self.in_hand: list[Occurrence] = []
         self.newest_us = 0
+        self.kept_in_columns = 0
 
     def renewed(self) -> Detector:
         """A detector as it was when it was new."""
@@ -234,7 +238,7 @@ class Subscription:
     def partials(self) -> int:
         """Occurrences kept because they may still become part of a match."""
         with self._detection.latch:
-            return self._detection.detector.partials
+            return self._detection.detector.partials + self._detection.kept_in_columns
 
     @property
     def dropped(self) -> int:
@@ -257,6 +261,10 @@ class Subscription:
     def is_changed(self) -> bool:
         """Whether it was fed or advanced since `written`."""
         return self._detection.is_changed
+
+    def keeps_in_columns(self, count: int) -> None:
+        """Take note of how many events a detector in columns keeps for the rule."""
+        self._detection.kept_in_columns = count
 
     def feed(self, o: Occurrence) -> list[Occurrence]:
         """Matches that `o` completes. REQUIRES: not `reads`."""

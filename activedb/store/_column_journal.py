@@ -1,8 +1,9 @@
-"""What parts of a stream leave behind in columns: events that wait, versions for windows."""
+"""What parts of a stream leave behind in columns: events, notes on them, versions for windows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
 
 from sqlalchemy import ColumnElement, Connection, delete, insert, select
 
@@ -10,9 +11,23 @@ from activedb.store._faults import translated
 from activedb.store._store import Store
 from activedb.store._system import kept_columns
 
-__all__ = ["ColumnJournal"]
+__all__ = ["ColumnJournal", "ColumnNote"]
 
 _WAITING = ""  # instead of a table's name
+
+
+class ColumnNote(StrEnum):
+    """What is noted of the events that the rules of a stream may still need.
+
+    Where else a table's name is: none begins with a space.
+    """
+
+    USED = " used"
+    """Which of them matches have used up."""
+    DEAD = " dead"
+    """Which of them failed, and take part in nothing any more."""
+    RULES = " rules"
+    """Which rules use up events, and since when they have been there."""
 
 
 class ColumnJournal:
@@ -30,9 +45,23 @@ class ColumnJournal:
         self._stream = stream
 
     def waiting(self) -> list[bytes]:
-        """Events that may wait, part by part."""
+        """Events that may wait, or that rules may need, part by part."""
         c = kept_columns.c
         return self._data(c.stream == self._stream, c.name == _WAITING)
+
+    def notes(self) -> dict[ColumnNote, list[bytes]]:
+        """All notes, part by part; those there are."""
+        c = kept_columns.c
+        statement = (
+            select(c.name, c.data)
+            .where(c.stream == self._stream, c.name.in_(list(ColumnNote)))
+            .order_by(c.sequence, c.piece)
+        )
+        found: dict[ColumnNote, list[bytes]] = {}
+        with translated("read what is noted in columns"), self._store.short() as connection:
+            for row in connection.execute(statement):
+                found.setdefault(ColumnNote(row.name), []).append(bytes(row.data))
+        return found
 
     def versions(self, table: str) -> list[bytes]:
         """Versions that are kept of a table's rows, part by part."""
@@ -45,7 +74,7 @@ class ColumnJournal:
         pieces: Sequence[tuple[bytes, int]],
         table: str = _WAITING,
     ) -> None:
-        """Write what a part leaves behind: versions of a table's rows, or events that wait.
+        """Write what a part leaves behind: versions of a table's rows, events, or a note.
 
         Parameters
         ----------
@@ -77,6 +106,17 @@ class ColumnJournal:
         """Delete events before a time, or all; one statement."""
         c = kept_columns.c
         statement = delete(kept_columns).where(c.stream == self._stream, c.name == _WAITING)
+        if before_us is not None:
+            statement = statement.where(c.last_us < before_us)
+        connection.execute(statement)
+
+    def forget_notes(
+        self, connection: Connection, *notes: ColumnNote, before_us: int | None = None
+    ) -> None:
+        """Delete some notes, or all; about events before a time, or whatever. One statement."""
+        c = kept_columns.c
+        names = notes or tuple(ColumnNote)
+        statement = delete(kept_columns).where(c.stream == self._stream, c.name.in_(names))
         if before_us is not None:
             statement = statement.where(c.last_us < before_us)
         connection.execute(statement)

@@ -72,6 +72,10 @@ class DetectorRows:
         """Write states with a part of a stream; one statement."""
         self._write(connection, stream, _OF_STREAM, states)
 
+    def forget_of_stream(self, connection: Connection, stream: str) -> None:
+        """Delete the states of rules that follow a stream's time; one statement."""
+        connection.execute(delete(detector_states).where(detector_states.c.stream == stream))
+
     # -- of processes ----------------------------------------------------------------------
 
     def write(self, connection: Connection, states: States) -> None:

@@ -1,4 +1,7 @@
-"""Durable programs over columns: batches of events that never become objects. See README.md."""
+"""Durable programs and rules over columns: batches of events that never become objects.
+
+See README.md.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,9 @@ from activedb.engine.columns._events import ColumnEvents
 from activedb.engine.columns._limits import check_in_columns
 from activedb.engine.columns._parts import ColumnParts
 from activedb.engine.columns._program import ColumnProgram
+from activedb.engine.columns._rule_limits import check_rule_in_columns
+from activedb.engine.columns._rule_parts import ColumnRuleParts
+from activedb.engine.columns._rules import ColumnRules, dead_of
 from activedb.engine.columns._waiting import WaitingColumns
 
 __all__ = [
@@ -18,8 +24,12 @@ __all__ = [
     "ColumnEvents",
     "ColumnParts",
     "ColumnProgram",
+    "ColumnRuleParts",
+    "ColumnRules",
     "WaitingColumns",
     "check_in_columns",
+    "check_rule_in_columns",
+    "dead_of",
     "events_of_bytes",
     "in_columns",
     "versions_of_bytes",

@@ -1,14 +1,15 @@
-"""Columns as bytes, as a database keeps them: numbers as they are, all else as JSON."""
+"""Columns as bytes, as a database keeps them: numbers as they are, texts once, else as JSON."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from activedb.engine.columns._events import ColumnEvents
+from activedb.engine.columns._reading import arrow
 from activedb.engine.columns._values import Column, Ints, Values, objects
 from activedb.events import decode_params, encode_params
 from activedb.scheduling.compiled import ColumnVersions
@@ -16,7 +17,11 @@ from activedb.scheduling.compiled import ColumnVersions
 __all__ = [
     "events_of_bytes",
     "events_to_bytes",
+    "note_of_bytes",
+    "note_to_bytes",
     "pieces_of",
+    "places_of_bytes",
+    "places_to_bytes",
     "versions_of_bytes",
     "versions_to_bytes",
 ]
@@ -39,7 +44,9 @@ def _to_bytes(arrays: Mapping[str, Column], more: Any = None) -> bytes:
     columns = []
     for name, array in arrays.items():
         least: int | None = None
-        if array.dtype == object:
+        if array.dtype == object and (texts := _texts(array)) is not None:
+            kind, data = "texts", texts
+        elif array.dtype == object:
             kind, data = "", json.dumps(encode_params({"": array.tolist()})).encode()
         else:
             if array.dtype == np.int64:
@@ -64,6 +71,9 @@ def _of_bytes(data: bytes) -> tuple[dict[str, Column], Any]:
         if not kind:
             arrays[name] = objects(decode_params(json.loads(part))[""])
             continue
+        if kind == "texts":
+            arrays[name] = _of_texts(part)
+            continue
         array = np.frombuffer(part, kind)
         if least is not None:
             whole = np.full(head["count"], least, np.int64)
@@ -72,6 +82,30 @@ def _of_bytes(data: bytes) -> tuple[dict[str, Column], Any]:
         else:
             arrays[name] = array.astype(array.dtype.newbyteorder("="))
     return arrays, head["more"]
+
+
+def _texts(array: Column) -> bytes | None:
+    """Texts and None: numbers, and each text once; None, if there is anything else.
+
+    O(them), in Python only for each text once.
+    """
+    values = array.tolist()
+    if not set(map(type, values)) <= {str, type(None)}:
+        return None
+    pa = arrow()
+    try:
+        coded = pa.array(values, pa.string()).dictionary_encode(null_encoding="encode")
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return None
+    return _to_bytes(
+        {"codes": coded.indices.to_numpy().astype(np.int64)}, coded.dictionary.to_pylist()
+    )
+
+
+def _of_texts(data: bytes) -> Column:
+    """What `_texts` was given."""
+    arrays, known = _of_bytes(data)
+    return objects(known)[arrays["codes"]]
 
 
 def _narrowed(array: Ints) -> tuple[Column, int | None]:
@@ -125,6 +159,32 @@ def events_of_bytes(data: bytes) -> ColumnEvents:
         arrays.get("ids"),
         arrays.get("stamps"),
     )
+
+
+def places_to_bytes(places: Sequence[tuple[str, Ints]]) -> bytes:
+    """Places of events, batch and position, each array under a name; O(them)."""
+    rows = np.concatenate([some for _, some in places])
+    counts = [[name, len(some)] for name, some in places]
+    return _to_bytes({"batch_ids": rows[:, 0], "positions": rows[:, 1]}, counts)
+
+
+def places_of_bytes(data: bytes) -> list[tuple[str, Ints]]:
+    """What `places_to_bytes` was given."""
+    arrays, counts = _of_bytes(data)
+    rows = np.column_stack((arrays["batch_ids"], arrays["positions"]))
+    ends = np.cumsum([count for _, count in counts])
+    parts = np.split(rows, ends[:-1])
+    return [(name, part) for (name, _), part in zip(counts, parts, strict=True)]
+
+
+def note_to_bytes(note: Mapping[str, Any]) -> bytes:
+    """Something that JSON can hold."""
+    return _to_bytes({}, note)
+
+
+def note_of_bytes(data: bytes) -> Any:
+    """What `note_to_bytes` was given."""
+    return _of_bytes(data)[1]
 
 
 def versions_to_bytes(versions: ColumnVersions) -> bytes:

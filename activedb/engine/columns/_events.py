@@ -97,6 +97,20 @@ class ColumnEvents:
             stamps=None if self.stamps is None else self.stamps[chosen],
         )
 
+    def before(self, us: int | None) -> ColumnEvents:
+        """Those before a time, of events in its order; none before None."""
+        return self.take(slice(0 if us is None else int(self.us.searchsorted(us))))
+
+    def since(self, us: int | None) -> ColumnEvents:
+        """Those at or after a time, of events in its order; all, for None."""
+        return self.take(slice(0 if us is None else int(self.us.searchsorted(us)), None))
+
+    def places(self) -> list[tuple[int, int, int]]:
+        """Of each its time, and where it arrived."""
+        return list(
+            zip(self.us.tolist(), self.batch_ids.tolist(), self.positions.tolist(), strict=True)
+        )
+
     def in_order(self) -> ColumnEvents:
         """The same in the order of time, ties as `Arrival.order` has them; O(n log n).
 

@@ -61,10 +61,11 @@ class ColumnParts:
         """Process what `entry`'s punctuation has passed, from its part on."""
         assert isinstance(arrivals, ColumnArrivals)
         try:
+            passed_us = entry.punctuation_us
             passed = ColumnEvents.joined(
-                [self._waiting.passed(entry.punctuation_us), _passed(arrivals.events, entry)]
+                [self._waiting.passed(passed_us), arrivals.events.before(passed_us)]
             )
-            only_waits = entry.punctuation_us is None
+            only_waits = passed_us is None
             if not self._run_part(entry, passed.in_order(), arrivals, must=only_waits):
                 self._run_in_pieces(entry, arrivals, len(passed))
         except BaseException:
@@ -106,7 +107,7 @@ class ColumnParts:
         self._launcher.of_batches.committed(run)
         program.committed(len(passed))
         self._waiting.remove_passed(entry.punctuation_us)
-        self._waiting.add(_left(arrivals.events, entry))
+        self._waiting.add(arrivals.events.since(entry.punctuation_us))
         state.last = entry
         self._by_rows.on_progress(len(passed))
         return True
@@ -121,7 +122,7 @@ class ColumnParts:
             letters += program.process(t, passed, reached_us, fail_fast=each.fail_fast)
         late = [arrival.record() for arrival in arrivals.late]
         final = replace(entry, dead=len(letters))
-        waiting = _left(arrivals.events, entry)
+        waiting = arrivals.events.since(entry.punctuation_us)
 
         def write(connection: Connection) -> None:
             if reached_us is not None:
@@ -187,16 +188,3 @@ class ColumnParts:
         finally:
             self._program.of_rows()
         self._waiting.remove_passed(entry.punctuation_us)
-
-
-def _passed(events: ColumnEvents, entry: LedgerEntry) -> ColumnEvents:
-    return events.take(slice(_count(events, entry)))
-
-
-def _left(events: ColumnEvents, entry: LedgerEntry) -> ColumnEvents:
-    return events.take(slice(_count(events, entry), None))
-
-
-def _count(events: ColumnEvents, entry: LedgerEntry) -> int:
-    us = entry.punctuation_us
-    return 0 if us is None else int(events.us.searchsorted(us))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +23,7 @@ from activedb.errors import BatchFailed
 from activedb.metrics import Counters
 from activedb.scheduling import At, Refusal, STransaction, s_transaction_of
 from activedb.scheduling.compiled import ColumnResults, ColumnRun, ColumnState, ColumnVersions
-from activedb.store import Connection, ProgramJournal
+from activedb.store import ColumnNote, Connection, ProgramJournal
 from activedb.streams import Arrival, Stream
 from activedb.transactions import Forest, Transaction
 from lockmgr import Mode
@@ -110,6 +110,9 @@ class ColumnProgram:
         """
         specs = [table.kept.spec for table in self._tables]
         take_tables(self._forest, specs, self._name, lambda: self.load(processed))
+
+    def absorb(self, events: ColumnEvents, notes: Mapping[ColumnNote, Sequence[bytes]]) -> None:
+        """Need no event again: what reaches back is in versions."""
 
     def load(self, processed: int) -> None:
         """Read what is committed, after so many events of the stream have been processed."""

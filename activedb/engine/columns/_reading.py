@@ -10,21 +10,25 @@ import numpy as np
 from activedb.engine.columns._values import NULL, THERE, Column, Ints, Values, objects
 from activedb.streams import EventTable
 
-__all__ = ["codes_of", "texts_of", "values_of"]
+__all__ = ["arrow", "codes_of", "texts_of", "values_of"]
 
 
 def values_of(column: Any) -> Values:
     """A column of numbers as an array of them, any other as objects."""
     if not _is_arrow(column):
         return Values.of(column.to_pylist())
-    pa = _arrow()
+    pa = arrow()
     kind = column.type
     is_integer = pa.types.is_integer(kind) and not pa.types.is_uint64(kind)
-    if not (is_integer or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
+    is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    if not (is_text or is_integer or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
         return Values.of(column.to_pylist())
     missing = None
     if column.null_count:
         missing = np.where(_numpy(column.is_null()), NULL, THERE).astype(np.uint8)
+    if is_text:
+        return Values(_numpy(column), missing)
+    if column.null_count:
         column = column.fill_null(False if pa.types.is_boolean(kind) else 0)
     array = _numpy(column)
     if is_integer:
@@ -37,7 +41,7 @@ def values_of(column: Any) -> Values:
 def codes_of(column: Any, types: Sequence[str]) -> Ints:
     """Per row the place of its text among some; -1: it is none of them."""
     if _is_arrow(column):
-        pa = _arrow()
+        pa = arrow()
         kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_dictionary)
         if any(is_kind(column.type) for is_kind in kinds):
             if pa.types.is_dictionary(column.type):
@@ -57,7 +61,7 @@ def texts_of(table: EventTable, name: str) -> Column | None:
     return objects(texts) if any(text is not None for text in texts) else None
 
 
-def _arrow() -> Any:
+def arrow() -> Any:
     """pyarrow, which is there if its columns are; it has no types."""
     import pyarrow.compute
 
