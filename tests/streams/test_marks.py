@@ -1,0 +1,102 @@
+"""Marks of producers, against a model that looks at all batches anew each time."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from datetime import timedelta
+from typing import Any
+
+import pyarrow
+import pytest
+
+from activedb.streams import Marks, Stream, newest_times
+
+pa: Any = pyarrow
+NAMES = ("north", "south", "east", None)
+_FUTURE_MAX_US = 60_000_000
+
+
+def stream(**changes: Any) -> Stream:
+    given: dict[str, Any] = {"type": "'PASS'", "timestamp": "at", "types": {"PASS": ()}}
+    return Stream("gates", **(given | changes))
+
+
+Row = tuple[str | None, int | None]
+
+
+def some_rows(of: random.Random, made_us: int) -> list[Row]:
+    times = [None, *(made_us + of.randint(-(10**8), 10**8) for _ in range(3))]
+    return [(of.choice(NAMES), of.choice(times)) for _ in range(of.choice((0, 1, 3, 8)))]
+
+
+def table(rows: list[Row]) -> Any:
+    schema = pa.schema([("event_producer", pa.string()), ("event_time_us", pa.int64())])
+    names, times = [name for name, _ in rows], [us for _, us in rows]
+    return pa.table({"event_producer": names, "event_time_us": times}, schema=schema)
+
+
+def punctuation_us(
+    gates: Stream, batches: list[tuple[int, list[Row]]], before_us: int | None
+) -> int | None:
+    """That of the last batch, from when all were made and what they hold."""
+    silent_us = gates.silent_after_us
+    steps = [b[0] - a[0] for a, b in itertools.pairwise(batches)]
+    clocks = [0]
+    for step in steps:
+        clocks.append(clocks[-1] + (step if silent_us is None else min(step, silent_us // 2)))
+    newest: dict[str, list[int]] = {name: [] for name in gates.producers}
+    heard = dict.fromkeys(gates.producers, 0)
+    for clock, (made_us, rows) in list(zip(clocks, batches, strict=True))[:-1]:
+        for name, us in rows:
+            if name is None:
+                continue
+            newest.setdefault(name, [])
+            heard[name] = clock
+            if us is not None and us <= made_us + _FUTURE_MAX_US:
+                newest[name].append(us)
+    loud = [n for n in newest if silent_us is None or clocks[-1] - heard[n] <= silent_us]
+    if not any(newest.values()) or not all(newest[name] for name in loud):
+        return before_us
+    marks = [max(newest[name]) for name in loud] or [max(max(us) for us in newest.values() if us)]
+    reached_us = min(marks) - gates.delay // timedelta(microseconds=1)
+    return reached_us if before_us is None else max(before_us, reached_us)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_producers_as_a_model_that_looks_at_all_batches(seed: int) -> None:
+    of = random.Random(seed)
+    gates = stream(
+        producer="gate",
+        producers=of.choice(((), ("north",), ("north", "west"))),
+        silent_after=of.choice((None, 5, 60)),
+        delay=timedelta(seconds=of.choice((0, 3))),
+    )
+    batches: list[tuple[int, list[Row]]] = []
+    made_us, expected_us, record = 10**9, None, None
+    for _ in range(30):
+        made_us += of.choice((0, 10_000, 2_000_000, 90_000_000))
+        batches.append((made_us, some_rows(of, made_us)))
+        expected_us = punctuation_us(gates, batches, expected_us)
+        newest = newest_times(gates, table(batches[-1][1]), made_us + _FUTURE_MAX_US)
+        marks = Marks.restore(gates, record).after(gates, newest, made_us)
+        assert marks.punctuation_us == expected_us, len(batches)
+        record = json.loads(json.dumps(marks.record()))
+
+
+def test_stream_without_producers_has_the_newest_time_less_the_delay() -> None:
+    gates, marks = stream(delay=timedelta(seconds=1)), None
+    reached = []
+    for times in ([5_000_000, 3_000_000], [None], [], [4_000_000, 9_000_000], [70_000_000], []):
+        rows = pa.table({"event_time_us": pa.array(times, pa.int64())})
+        newest = newest_times(gates, rows, 60_000_000)
+        marks = Marks.restore(gates, marks).after(gates, newest, 0).record()
+        reached.append(marks["punctuation_us"])
+    assert reached == [None, 4_000_000, 4_000_000, 4_000_000, 8_000_000, 8_000_000]
+
+
+def test_interval_counts_with_its_lower_end() -> None:
+    gates = stream(accuracy=timedelta(seconds=1))
+    rows = pa.table({"event_time_us": [5, 9], "event_low_us": [4, 2]})
+    assert newest_times(gates, rows, None) == {"": 4}
