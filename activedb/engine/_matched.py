@@ -1,0 +1,220 @@
+"""S-transactions of events whose matches were found elsewhere, as Spark's executors find them.
+
+What comes with a batch is in hand for as long as the batch is processed: a batch that is cut off
+comes again, and brings the same. So nothing of it has to be kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from activedb.engine._letters import Letter
+from activedb.engine._matched_rules import needed_types
+from activedb.engine._s_transactions import STransactions
+from activedb.engine._stream_time import StreamTime
+from activedb.engine._triggered import Fed, Triggered, is_systemic
+from activedb.engine._triggering import Triggering
+from activedb.errors import BadEvent, ConfigurationError
+from activedb.events import Occurrence
+from activedb.streams import Arrival, Arrivals, Completion, Matched, Refused, Stream
+
+if TYPE_CHECKING:
+    from activedb.transactions import Transaction
+
+__all__ = ["MatchedElsewhere", "MatchedSTransactions", "placed"]
+
+_NOTHING = Matched({}, frozenset())
+
+
+class MatchedElsewhere:
+    """What comes of the rules that are matched elsewhere, while a batch is processed.
+
+    Not thread-safe: used by the one thread that feeds the stream.
+
+    Parameters
+    ----------
+    stream : Stream
+    triggering : Triggering
+    time : StreamTime
+    """
+
+    def __init__(self, stream: Stream, triggering: Triggering, time: StreamTime):
+        self._stream = stream
+        self._catalog = triggering.catalog
+        self._time = time
+        self._checked = -1  # the version of the catalog
+        self._matched = _NOTHING
+        self._found: dict[tuple[int, int], Completion] = {}
+        self._alone: set[tuple[int, int]] = set()
+
+    def take(self, matched: Matched | None, since_us: int | None) -> None:
+        """Take in hand what comes with a batch; None: nothing does.
+
+        Parameters
+        ----------
+        since_us : int or None
+            What events before it complete was processed already.
+
+        Raises
+        ------
+        ConfigurationError
+            If the rules are others now than those that were matched.
+        """
+        self._found, self._alone = {}, set()
+        if matched is None:
+            self._matched = _NOTHING
+            self._time.elsewhere = frozenset()
+            return
+        if self._checked != self._catalog.version or matched.rules != self._matched.rules:
+            self._check(matched)
+            self._checked = self._catalog.version
+        self._matched = matched
+        self._time.elsewhere = frozenset(matched.rules)
+        for each in matched.completions:
+            if since_us is not None and each.arrival.occurrence.us < since_us:
+                continue
+            place = (each.arrival.batch_id, each.arrival.position)
+            before = self._found.get(place)
+            # Rules with different keys are matched in different places.
+            found = each.found if before is None else {**before.found, **each.found}
+            self._found[place] = Completion(each.arrival, found)
+            if each.arrival.occurrence.name not in matched.passed:
+                self._alone.add(place)
+
+    def alone(self) -> list[Arrival]:
+        """Completing events that come for what they complete, and not as rows of their own."""
+        return [self._found[place].arrival for place in self._alone]
+
+    def count(self, chunk: Sequence[Arrival], *, is_last: bool) -> int:
+        """How many events a part processes: its rows, and the others with the batch's last part."""
+        rows = sum((a.batch_id, a.position) not in self._alone for a in chunk)
+        return rows + (self._matched.processed if is_last else 0)
+
+    def is_elsewhere(self, rule: str) -> bool:
+        """Whether a rule is matched elsewhere."""
+        return rule in self._matched.rules
+
+    def is_row(self, arrival: Arrival) -> bool:
+        """Whether an event is a row of its own, for the rules that are matched here."""
+        return (arrival.batch_id, arrival.position) not in self._alone
+
+    def found(self, arrival: Arrival) -> Completion | None:
+        """What an event has completed elsewhere."""
+        return self._found.get((arrival.batch_id, arrival.position))
+
+    def _check(self, matched: Matched) -> None:
+        advice = "start the feed of the stream again, so that it begins with the rules as they are"
+        for subscription in self._catalog.listening_to_any(
+            [("event", name) for name in self._stream.types]
+        ):
+            rule = subscription.rule.name
+            event = matched.rules.get(rule)
+            if event is not None and event != subscription.event:
+                raise ConfigurationError(
+                    f"stream {self._stream.name}: the event of rule {rule} was changed while "
+                    f"Spark's executors match it: {advice}"
+                )
+        lacking = needed_types(self._stream, self._catalog, matched.rules) - matched.passed
+        if lacking:
+            raise ConfigurationError(
+                f"stream {self._stream.name}: a rule was defined that listens to "
+                f"{', '.join(sorted(lacking))} while Spark's executors match all rules on that: "
+                f"{advice}"
+            )
+
+
+class MatchedSTransactions(STransactions):
+    """The same with rules that are matched elsewhere: what they have found triggers them here.
+
+    Attributes
+    ----------
+    elsewhere : MatchedElsewhere
+    """
+
+    def __init__(self, stream: Stream, *, triggering: Triggering, time: StreamTime):
+        super().__init__(stream, triggering=triggering, time=time)
+        self.elsewhere = MatchedElsewhere(stream, triggering, time)
+
+    def process(
+        self, t: Transaction, arrival: Arrival, contemporaries: Sequence[Occurrence]
+    ) -> Letter | None:
+        """Process one event; a letter if it failed and has left nothing behind here."""
+        if self.elsewhere.found(arrival) is None and not self._time.elsewhere:
+            return super().process(t, arrival, contemporaries)
+        identity = f"{arrival.batch_id}.{arrival.position}"
+        o = arrival.occurrence
+        fed: list[Fed] = []
+        try:
+            triggered = self._triggered(t, arrival, contemporaries, fed)
+            self._triggering.keep(t, fed)
+            if triggered:
+                self._run_rules(t, triggered, label=identity, timestamp=o.timestamp)
+        except Exception as error:
+            if is_systemic(error, t):
+                raise
+            self._triggering.take_back(t, fed)
+            return self.letter(identity, arrival.record(), error)
+        return None
+
+    def _triggered(
+        self,
+        t: Transaction,
+        arrival: Arrival,
+        contemporaries: Sequence[Occurrence],
+        fed: list[Fed],
+    ) -> list[Triggered]:
+        """What an event triggers, in the order of definition; `fed`: who has kept it here."""
+        triggering, elsewhere = self._triggering, self.elsewhere
+        o, is_row = arrival.occurrence, elsewhere.is_row(arrival)
+        completion = elsewhere.found(arrival)
+        found = {} if completion is None else completion.found
+        triggered: list[Triggered] = []
+        for subscription in triggering.catalog.concerned_by(o, t):
+            name = subscription.rule.name
+            if elsewhere.is_elsewhere(name):
+                matches = found.get(name, ())
+                if isinstance(matches, tuple) and matches:
+                    raise _refusal(*matches)
+                if matches:
+                    triggering.counters.add("matches", len(matches))
+                triggered += [Triggered(subscription.rule, match) for match in matches]
+            elif is_row:
+                items, is_kept = triggering.feed_to(subscription, o, t, contemporaries)
+                if is_kept:
+                    fed.append(Fed(subscription, o))
+                triggered += items
+        return triggered
+
+
+def placed(arrivals: Arrivals, matched: Matched | None) -> Arrivals:
+    """`arrivals` with their positions in the whole batch, and without those from the future."""
+    if matched is None or matched.positions is None:
+        return arrivals
+    positions = matched.positions
+    found = Arrivals(refused=[replace(r, position=positions[r.position]) for r in arrivals.refused])
+    for kind in ("admitted", "late"):
+        for arrival in getattr(arrivals, kind):
+            position = positions[arrival.position]
+            if position not in matched.from_future:
+                getattr(found, kind).append(replace(arrival, position=position))
+                continue
+            o = arrival.occurrence
+            error = BadEvent(
+                f"event {o.name!r} is of {o.timestamp}, which was too far ahead of the clock when "
+                "its batch was planned: correct the timestamps of whoever sends it, or raise the "
+                "setting future_max_s"
+            )
+            shown = {"type": o.name, "timestamp": str(o.timestamp)}
+            found.refused.append(Refused(position, shown, error))
+    found.refused.sort(key=lambda refused: refused.position)
+    return found
+
+
+def _refusal(kind: str, text: str) -> Exception:
+    """The error with which a detector elsewhere has refused an event, by the name it had there."""
+    if kind == BadEvent.__name__:
+        return BadEvent(text)
+    error: Exception = type(kind, (Exception,), {})(text)
+    return error

@@ -1,0 +1,158 @@
+"""Matching a stream's keyed rules on Spark's executors, before, between and after its batches."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from activedb.streams import Matched
+from spark_bridge._checkpoint import next_batch_id
+from spark_bridge._matching_bucket import Passed
+from spark_bridge._matching_columns import BUCKET, GROUP, IS_FUTURE, PASSED, POSITION
+from spark_bridge._matching_plan import Plan, begin, plan_of, write
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from activedb.streams import Matchable
+
+
+_CHECK = "spark.sql.streaming.unsupportedOperationCheck"
+
+
+@contextmanager
+def numbering_rows(spark: SparkSession) -> Iterator[None]:
+    """Let a query that begins in the block number the rows of each micro-batch.
+
+    Spark refuses to, as the numbers begin anew with each micro-batch; here they are meant to.
+    """
+    before = spark.conf.get(_CHECK)
+    spark.conf.set(_CHECK, "false")
+    try:
+        yield
+    finally:
+        spark.conf.set(_CHECK, str(before))
+
+
+class MatchingOnExecutors:
+    """One feed's matching on executors.
+
+    Parameters
+    ----------
+    stream : str
+    matchable : Matchable
+    checkpoint : Path
+        The query's. Executors read and write it, so it is on storage that they share.
+
+    Attributes
+    ----------
+    here : dict of str to str
+        The rules that are matched by the process that runs the actions, and why; known in full when
+        the query begins.
+    """
+
+    def __init__(self, stream: str, matchable: Matchable, checkpoint: Path):
+        self.here = dict(matchable.here)
+        self._stream = stream
+        self._matchable = matchable
+        self._checkpoint = checkpoint
+        self._plan: Plan | None = None
+
+    def spread(self, projected: DataFrame, order: Sequence[str]) -> DataFrame:
+        """Return what comes of event columns: rows that go on as they are, and matches.
+
+        Parameters
+        ----------
+        projected : DataFrame
+            What :func:`project` returned.
+        order : Sequence[str]
+            Its columns by which rows are put in order.
+        """
+        from spark_bridge import _matching_operator as operator
+        from spark_bridge import _matching_route as route
+        from spark_bridge._pickling import dumps
+
+        spark = projected.sparkSession
+        partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
+        self._plan = self._planned(partitions=partitions, keys=route.keyable(projected))
+        routed = route.routed(projected, self._plan, order)
+        schema = operator.output_schema(routed.schema)
+        processor = operator.Matching(dumps(self._plan), str(self._checkpoint), schema.names)
+        return routed.groupBy(GROUP, BUCKET).transformWithState(
+            statefulProcessor=processor,
+            outputStructType=schema,
+            outputMode="Append",
+            timeMode="EventTime",
+        )
+
+    def taken_apart(self, table: Any) -> tuple[Any, Matched]:
+        """The rows of a micro-batch that go on as they are, and what was matched.
+
+        Parameters
+        ----------
+        table : pyarrow.Table
+            What :meth:`spread` gave for it.
+        """
+        is_row = table.column(PASSED).is_null()
+        passed = table.column(PASSED).drop_null().to_pylist()
+        rows = table.filter(is_row).sort_by(POSITION)
+        positions = rows.column(POSITION).to_pylist()
+        flags = rows.column(IS_FUTURE).to_pylist()
+        matched = self._matched(
+            passed,
+            positions=positions,
+            from_future=frozenset(
+                place for place, flag in zip(positions, flags, strict=True) if flag
+            ),
+        )
+        return rows.drop_columns([PASSED, POSITION, IS_FUTURE]), matched
+
+    def left(self, spark: SparkSession) -> Matched | None:
+        """What comes of the events that wait, if no more come; None: nothing was matched yet.
+
+        It is worked out where the state is. REQUIRES: the query has ended.
+        """
+        batch_id = next_batch_id(self._checkpoint)
+        if batch_id == 0:
+            return None
+        from spark_bridge._matching_operator import STATE
+
+        plan = self._plan = self._plan or self._planned()
+        states = (
+            spark.read.format("statestore")
+            .option("stateVarName", STATE)
+            .load(str(self._checkpoint))
+            .selectExpr(f"key.{GROUP} AS key", "value.json AS json")
+        )
+
+        def work(rows: Iterable[Any]) -> Iterator[str]:
+            from spark_bridge._matching_operator import left_of
+
+            return left_of(plan, batch_id, ((row.key, row.json) for row in rows))
+
+        return self._matched(states.rdd.mapPartitions(work).collect())
+
+    def _planned(self, **of_query: Any) -> Plan:
+        state = begin(self._checkpoint, self._matchable, **of_query)
+        plan, self.here = plan_of(self._stream, self._matchable, state)
+        by_rule = {rule.name: key for key, rules in plan.groups for rule in rules}
+        write(self._checkpoint, replace(state, by_rule=state.by_rule | by_rule))
+        return plan
+
+    def _matched(self, passed: Iterable[str], **of_rows: Any) -> Matched:
+        assert self._plan is not None
+        found = [Passed.restore(json.loads(text)) for text in passed]
+        newest = [each.newest_us for each in found if each.newest_us is not None]
+        return Matched(
+            rules=self._plan.rules,
+            passed=self._plan.passed,
+            completions=[each for of_bucket in found for each in of_bucket.completions],
+            processed=sum(of_bucket.processed for of_bucket in found),
+            newest_us=max(newest, default=None),
+            **of_rows,
+        )

@@ -1,0 +1,187 @@
+"""One bucket of keys: its events in event-time order through the detectors of the keyed rules.
+
+Pure: no Spark, no store. What the operator of Spark keeps for a bucket is :meth:`Bucket.state`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from activedb.events import Detector, Query, decode, encode
+from activedb.streams import Arrival, Completion
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from activedb.events import Occurrence
+    from activedb.streams import KeyedRule
+
+
+@dataclass
+class Passed:
+    """What a punctuation has made of a bucket.
+
+    Attributes
+    ----------
+    completions : list of Completion
+        In event-time order.
+    processed : int
+        How many events of which this bucket is the home it has passed.
+    newest_us : int or None
+        The time of the last event that it has passed.
+    """
+
+    completions: list[Completion] = field(default_factory=list)
+    processed: int = 0
+    newest_us: int | None = None
+
+    def record(self) -> dict[str, Any]:
+        """It as JSON; :meth:`restore` undoes it."""
+        return {
+            "completions": [
+                {
+                    "event": each.arrival.record(),
+                    "found": {
+                        name: {"error": list(found)}
+                        if isinstance(found, tuple)
+                        else {"matches": [encode(o) for o in found]}
+                        for name, found in each.found.items()
+                    },
+                }
+                for each in self.completions
+            ],
+            "processed": self.processed,
+            "newest_us": self.newest_us,
+        }
+
+    @classmethod
+    def restore(cls, record: Mapping[str, Any]) -> Passed:
+        """What :meth:`record` was made of."""
+        return cls(
+            [
+                Completion(
+                    Arrival.restore(each["event"]),
+                    {
+                        name: (found["error"][0], found["error"][1])
+                        if "error" in found
+                        else [decode(o) for o in found["matches"]]
+                        for name, found in each["found"].items()
+                    },
+                )
+                for each in record["completions"]
+            ],
+            record["processed"],
+            record["newest_us"],
+        )
+
+
+class Bucket:
+    """The events of some keys that wait for the punctuation, and what detectors keep of the others.
+
+    Any two events of one key are in one bucket, so its detectors make what one process makes of
+    these keys: each keeps its keys apart by itself. Events are fed as one process feeds them, in
+    the order of :attr:`Arrival.order`, once the punctuation has passed them.
+
+    Parameters
+    ----------
+    rules : sequence of KeyedRule
+        In the order of definition.
+    state : mapping, optional
+        Of a bucket that goes on. What it has of a rule that is not there any more, or detects
+        something else now, is forgotten.
+    """
+
+    def __init__(self, rules: Sequence[KeyedRule], state: Mapping[str, Any] | None = None):
+        self._rules = rules
+        self._detectors = {rule.name: _detector(rule) for rule in rules}
+        self._waiting: list[tuple[Arrival, bool]] = []
+        if state is None:
+            return
+        self._waiting = [(Arrival.restore(record), home) for record, home in state["waiting"]]
+        for rule in rules:
+            event, kept = state["detectors"].get(rule.name, (None, None))
+            if event == rule.event:
+                self._detectors[rule.name].restore(kept)
+
+    @property
+    def due_us(self) -> int | None:
+        """The time of the first event that waits; None: none does."""
+        return self._waiting[0][0].occurrence.us if self._waiting else None
+
+    def take(self, arrival: Arrival, *, home: bool) -> None:
+        """Let an event wait. O(log waiting), and what is behind it is moved.
+
+        Parameters
+        ----------
+        home : bool
+            Whether it is counted here: an event may be taken by several buckets, one for each
+            parameter that is a key.
+        """
+        place = bisect_left(self._waiting, arrival.order, key=lambda each: each[0].order)
+        self._waiting.insert(place, (arrival, home))
+
+    def advance(self, punctuation_us: int | None, *, done_us: int | None = None) -> Passed:
+        """Feed what a punctuation has passed.
+
+        Parameters
+        ----------
+        punctuation_us : int or None
+            Every event before it is here. None: every event there is.
+        done_us : int or None
+            Before it everything was processed already: it is fed, and nothing comes of it.
+        """
+        passed = Passed()
+        count = len(self._waiting)
+        if punctuation_us is not None:
+            count = bisect_left(self._waiting, punctuation_us, key=lambda e: e[0].occurrence.us)
+        for arrival, home in self._waiting[:count]:
+            found = self._feed(arrival.occurrence)
+            us = arrival.occurrence.us
+            if done_us is not None and us < done_us:
+                continue
+            passed.newest_us = us
+            passed.processed += home
+            if found:
+                passed.completions.append(Completion(arrival, found))
+        del self._waiting[:count]
+        if punctuation_us is not None:
+            for detector in self._detectors.values():
+                detector.trim(punctuation_us)
+        return passed
+
+    def state(self) -> dict[str, Any]:
+        """All that it keeps, as JSON. O(that)."""
+        return {
+            "waiting": [[arrival.record(), home] for arrival, home in self._waiting],
+            "detectors": {
+                rule.name: [rule.event, self._detectors[rule.name].state()] for rule in self._rules
+            },
+        }
+
+    def _feed(self, o: Occurrence) -> dict[str, list[Occurrence] | tuple[str, str]]:
+        """What an event completes; if one of the detectors refuses it, none has been fed it."""
+        found: dict[str, list[Occurrence] | tuple[str, str]] = {}
+        fed: list[Detector] = []
+        for rule in self._rules:
+            detector = self._detectors[rule.name]
+            try:
+                matches = detector.feed(o)
+            except Exception as error:  # a predicate of the user's raises what it likes
+                for other in reversed(fed):
+                    other.withdraw(o)
+                return {rule.name: (type(error).__name__, str(error))}
+            fed.append(detector)
+            if matches:
+                found[rule.name] = matches
+        return found
+
+
+def _detector(rule: KeyedRule) -> Detector:
+    return Detector(
+        rule.on,
+        name=None if isinstance(rule.on, Query) else rule.name,
+        on_uncertain=rule.on_uncertain,
+        partials_max=rule.partials_max,
+    )

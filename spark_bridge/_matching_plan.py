@@ -1,0 +1,210 @@
+"""What Spark's executors match of a stream, and by which keys; what a checkpoint says of that."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from activedb.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from pathlib import Path
+
+    from activedb.streams import KeyedRule, Matchable
+
+_BUCKETS_EACH = 4
+"""Buckets for each of Spark's partitions: Spark deals them out by their hash."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which rules are matched on executors, and how; it is sent to them.
+
+    Attributes
+    ----------
+    stream : str
+    groups : tuple of (str, tuple of KeyedRule)
+        The parameter that is the key, and the rules that are matched by it, in the order of
+        definition.
+    buckets : int
+        Into how many the keys are put, the same as long as there is the checkpoint.
+    passed : frozenset of str
+        Event types of which all rows go on to the process that runs the actions.
+    reached : tuple of (int, int)
+        From a batch on, in the order of batches: a moment before which all was processed already,
+        whatever Spark's watermark says.
+    """
+
+    stream: str
+    groups: tuple[tuple[str, tuple[KeyedRule, ...]], ...]
+    buckets: int
+    passed: frozenset[str]
+    reached: tuple[tuple[int, int], ...]
+
+    @property
+    def rules(self) -> dict[str, str]:
+        """The rules' names, with the fingerprints of their events."""
+        return {rule.name: rule.event for _, rules in self.groups for rule in rules}
+
+    def rules_of(self, key: str) -> tuple[KeyedRule, ...]:
+        """The rules that are matched by a parameter; none, if it was one of an earlier feed."""
+        return next((rules for name, rules in self.groups if name == key), ())
+
+    def reached_us(self, batch_id: int) -> int | None:
+        """Before which moment all was processed when this batch began; None: nothing is known."""
+        return max((us for first, us in self.reached if first <= batch_id), default=None)
+
+
+def plan_of(stream: str, matchable: Matchable, state: State) -> tuple[Plan, dict[str, str]]:
+    """Plan what is matched on executors; and which rules are not, with the reasons.
+
+    Parameters
+    ----------
+    state : State
+        Of the checkpoint.
+    """
+    columns = state.keys
+    here = dict(matchable.here)
+    rules = []
+    for rule in matchable.rules:
+        why = None
+        if not rule.attributes & {*columns}:
+            names = ", ".join(sorted(rule.attributes))
+            why = f"rows cannot be dealt out by {names}: it is no parameter, or of a nested type"
+        else:
+            why = _unsendable(rule)
+        if why is None:
+            rules.append(rule)
+        else:
+            here[rule.name] = why
+    return Plan(
+        stream=stream,
+        groups=_grouped(rules, columns, state.by_rule),
+        buckets=state.buckets,
+        passed=matchable.needs({rule.name for rule in rules}),
+        reached=state.reached,
+    ), here
+
+
+def _grouped(
+    rules: Sequence[KeyedRule], columns: Collection[str], before: Mapping[str, str]
+) -> tuple[tuple[str, tuple[KeyedRule, ...]], ...]:
+    """Few groups: the parameter that is a key of most rules first. O(rules · parameters).
+
+    A rule that has been matched by one of its parameters goes on so: what is kept for it is there.
+    """
+    keys = {
+        rule.name: before[rule.name]
+        for rule in rules
+        if before.get(rule.name) in rule.attributes & {*columns}
+    }
+    left = [rule for rule in rules if rule.name not in keys]
+    while left:
+        names = sorted({name for rule in left for name in rule.attributes if name in columns})
+        key = max(names, key=lambda name: sum(name in rule.attributes for rule in left))
+        keys |= {rule.name: key for rule in left if key in rule.attributes}
+        left = [rule for rule in left if key not in rule.attributes]
+    return tuple(
+        (key, tuple(rule for rule in rules if keys[rule.name] == key))
+        for key in dict.fromkeys(keys.values())
+    )
+
+
+def _unsendable(rule: KeyedRule) -> str | None:
+    """Why a rule's event cannot be sent to another process; None: it can."""
+    from spark_bridge._pickling import dumps
+
+    try:
+        dumps(rule)
+    except Exception as error:
+        return f"its predicates cannot be sent to another process: {error}"
+    return None
+
+
+@dataclass(frozen=True)
+class State:
+    """What a checkpoint remembers of matching on executors.
+
+    Attributes
+    ----------
+    buckets : int
+    keys : tuple of str
+        Parameters by which rows can be dealt out.
+    reached : tuple of (int, int)
+        See `Plan`.
+    by_rule : dict of str to str
+        The parameter by which each rule was matched.
+    """
+
+    buckets: int
+    keys: tuple[str, ...]
+    reached: tuple[tuple[int, int], ...] = ()
+    by_rule: dict[str, str] = field(default_factory=dict)
+
+
+_REACHED_MAX = 100
+
+
+def begin(
+    checkpoint: Path, matchable: Matchable, *, partitions: int = 1, keys: Collection[str] = ()
+) -> State:
+    """Read the state of a checkpoint, and note where the stream stands as a feed begins.
+
+    What the end of an earlier feed has processed, Spark's watermark has not passed: what lies
+    before that comes too late now.
+
+    Parameters
+    ----------
+    partitions : int
+        Of Spark, if the checkpoint is new: it goes on with as many.
+    keys : collection of str
+        See `State`; none: those of before.
+    """
+    path = _path(checkpoint)
+    state = State(_BUCKETS_EACH * partitions, tuple(keys))
+    if path.is_file():
+        record = json.loads(path.read_text(encoding="utf-8"))
+        reached = tuple((batch, us) for batch, us in record["reached"])
+        names = state.keys or tuple(record["keys"])
+        state = State(record["buckets"], names, reached, record["by_rule"])
+    reached_by = dict(state.reached)
+    if matchable.batch_id is not None and matchable.punctuation_us is not None:
+        reached_by[matchable.batch_id + 1] = matchable.punctuation_us
+    state = replace(state, reached=tuple(sorted(reached_by.items())[-_REACHED_MAX:]))
+    write(checkpoint, state)
+    return state
+
+
+def write(checkpoint: Path, state: State) -> None:
+    """Keep a state, before the query begins."""
+    path = _path(checkpoint)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(asdict(state)), encoding="utf-8")
+    new.replace(path)
+
+
+def check_switch(checkpoint: Path, stream: str, *, is_elsewhere: bool, has_begun: bool) -> None:
+    """Check that a feed goes on as its checkpoint began: what waits is in one of two places.
+
+    Raises
+    ------
+    ConfigurationError
+        If it does not.
+    """
+    if not has_begun:
+        _path(checkpoint).unlink(missing_ok=True)  # of a feed that has not come to a batch
+    if not has_begun or is_elsewhere == _path(checkpoint).is_file():
+        return
+    began, now = ("off", "on") if is_elsewhere else ("on", "off")
+    raise ConfigurationError(
+        f"stream {stream!r}: its checkpoint {checkpoint} began with the setting scale_out {began} "
+        f"and cannot go on with it {now}: partial matches are in Spark's state, or are not. Set it "
+        f"{began}, or start over with a new checkpoint and an empty database"
+    )
+
+
+def _path(checkpoint: Path) -> Path:
+    return checkpoint / "matching" / "state.json"

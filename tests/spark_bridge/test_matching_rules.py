@@ -1,0 +1,227 @@
+"""Which rules can be matched elsewhere, and what the process makes of what it is told of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import activedb as adb
+from activedb.clock import moment_of
+from activedb.errors import ConfigurationError
+from activedb.events import Expression, Occurrence
+from activedb.streams import Arrival, AtomicBatch, Completion, Matched, Stream
+from spark_bridge import _session
+from spark_bridge._matching_plan import begin, check_switch, plan_of
+
+A, B, C = (adb.event(kind) for kind in "ABC")
+
+
+@pytest.fixture
+def db() -> Any:
+    with adb.connect("memory://") as opened:
+        yield opened
+
+
+def letters(db: adb.Database, **options: Any) -> Stream:
+    types = {"A": ("k",), "B": ("k",), "C": ()}
+    return db.stream("letters", type="kind", timestamp="at", types=types, **options)
+
+
+def rule(db: adb.Database, name: str, on: Expression, **options: Any) -> list[int]:
+    seen: list[int] = []
+
+    @db.rule(on=on, name=name, **options)
+    def note(t: adb.Transaction, o: adb.Occurrence) -> None:
+        seen.append(o.us)
+
+    return seen
+
+
+def batch(number: int, matched: Matched | None, *rows: tuple[str, int], us: int) -> AtomicBatch:
+    table = pa.table(
+        {
+            "event_type": pa.array([kind for kind, _ in rows], pa.string()),
+            "event_time_us": pa.array([at for _, at in rows], pa.int64()),
+            "event_id": pa.array([None] * len(rows), pa.string()),
+            "p_k": pa.array([1] * len(rows), pa.int64()),
+            "raw": pa.array([None] * len(rows), pa.string()),
+        }
+    )
+    return AtomicBatch("letters", "query", number, table, us, matched)
+
+
+def completion(us: int, *rules: str, place: tuple[int, int] = (0, 0)) -> Completion:
+    first, last = (Occurrence(kind, moment_of(at), {"k": 1}) for kind, at in (("A", 1), ("B", us)))
+    made = {
+        name: [Occurrence(name, moment_of(us), {"k": 1}, parts={"A": first, "B": last})]
+        for name in rules
+    }
+    return Completion(Arrival(last, *place), made)
+
+
+REASONS: dict[str, tuple[Callable[[], Expression], dict[str, Any], str]] = {
+    "no key": (lambda: adb.seq(A, B).within(1), {}, "no parameter is the same"),
+    "of time": (lambda: adb.seq(A, ~B).same("k").within(1), {}, "time alone"),
+    "bounded": (lambda: adb.seq(A, B).same("k"), {"partials_max": 5}, "partials_max"),
+    "reading": (
+        lambda: adb.seq(A, B).same("k").reading(lambda t, parts: True),
+        {},
+        "read the store",
+    ),
+    "late too": (
+        lambda: adb.any_of(adb.seq(A, B).same("k"), adb.late("letters")),
+        {},
+        "late events",
+    ),
+    "of others": (lambda: adb.seq(A, adb.event("X")).same("k"), {}, "more than the events"),
+}
+
+
+def test_rules_that_cannot_be_matched_elsewhere_stay_here_with_a_reason(db: adb.Database) -> None:
+    stream = letters(db)
+    rule(db, "keyed", adb.seq(A, B).same("k").within(1))
+    rule(db, "plain", C)
+    for name, (on, options, _) in REASONS.items():
+        rule(db, name, on(), **options)
+    found = db.stream_run(stream).matchable()
+    assert [each.name for each in found.rules] == ["keyed"]
+    assert found.here.keys() == REASONS.keys()
+    for name, (_, _, why) in REASONS.items():
+        assert why in found.here[name]
+    assert found.needs({"keyed"}) == {"A", "B", "C"}
+
+
+def test_stream_whose_order_may_be_uncertain_stays_here(db: adb.Database) -> None:
+    stream = letters(db, accuracy="make_dt_interval(0, 0, 0, 1)")
+    rule(db, "keyed", adb.seq(A, B).same("k"))
+    found = db.stream_run(stream).matchable()
+    assert (found.rules, "intervals" in found.here["keyed"]) == ((), True)
+
+
+def test_matches_from_elsewhere_trigger_their_rules_in_event_time_order_once(
+    db: adb.Database,
+) -> None:
+    stream = letters(db)
+    keyed, plain = rule(db, "keyed", adb.seq(A, B).same("k")), rule(db, "plain", C)
+    run = db.stream_run(stream)
+    plan = run.matchable()
+    matched = Matched(
+        {each.name: each.event for each in plan.rules},
+        plan.needs({"keyed"}),
+        [completion(9, "keyed", place=(0, 1)), completion(5, "keyed", place=(0, 0))],
+        processed=3,
+        positions=[7],
+    )
+    first = batch(0, matched, ("C", 6), us=10)
+    run.apply(first)
+    run.apply(first)
+    assert (keyed, plain) == ([5, 9], [6])
+    assert run.totals() == {"events": 4, "late": 0, "dead": 0}
+    left = Matched(matched.rules, matched.passed, [completion(20, "keyed")], 2, newest_us=30)
+    run.finish(left)
+    assert keyed == [5, 9, 20]
+    assert (run.totals()["events"], run.punctuation_us) == (6, 31)
+    run.apply(batch(1, matched, us=12))  # all of which the end has done
+    assert keyed == [5, 9, 20]
+
+
+def test_event_that_a_detector_elsewhere_refused_becomes_a_letter(db: adb.Database) -> None:
+    stream = letters(db)
+    keyed = rule(db, "keyed", adb.seq(A, B).same("k"))
+    run = db.stream_run(stream)
+    rules = {each.name: each.event for each in run.matchable().rules}
+    refused = Completion(completion(5).arrival, {"keyed": ("ZeroDivisionError", "by zero")})
+    run.apply(batch(0, Matched(rules, frozenset(), [refused], 1), us=10))
+    (letter,) = db.dead_letters()
+    assert (letter.identity, letter.error, letter.reason) == ("0.0", "ZeroDivisionError", "by zero")
+    assert letter.payload["type"] == "B"
+    assert (keyed, run.totals()) == ([], {"events": 1, "late": 0, "dead": 1})
+
+
+def test_row_from_the_future_as_of_its_planning_is_refused_by_its_position(
+    db: adb.Database,
+) -> None:
+    run = db.stream_run(letters(db))
+    rule(db, "keyed", adb.seq(A, B).same("k"))
+    matched = Matched({}, frozenset("ABC"), positions=[40, 41], from_future=frozenset({41}))
+    run.apply(batch(0, matched, ("C", 1), ("C", 2), us=10))
+    (letter,) = db.dead_letters()
+    assert (letter.identity, letter.error) == ("0.41", "BadEvent")
+    assert "future_max_s" in letter.reason
+    assert run.totals() == {"events": 1, "late": 0, "dead": 1}
+
+
+def test_rule_that_is_new_or_another_while_others_match_ends_the_feed(db: adb.Database) -> None:
+    stream = letters(db)
+    rule(db, "keyed", adb.seq(A, B).same("k"))
+    run = db.stream_run(stream)
+    plan = run.matchable()
+    matched = Matched({each.name: each.event for each in plan.rules}, plan.needs({"keyed"}))
+    run.apply(batch(0, matched, us=1))
+    rule(db, "new", adb.seq(B, A).same("k"))
+    with pytest.raises(
+        ConfigurationError, match=r"listens to A, B while .* start the feed .* again"
+    ):
+        run.apply(batch(1, matched, us=2))
+    with pytest.raises(ConfigurationError, match="the event of rule keyed was changed"):
+        changed = Matched({"keyed": "another", "new": matched.rules["keyed"]}, matched.passed)
+        run.apply(batch(1, changed, us=2))
+
+
+def test_plan_deals_rows_out_by_few_parameters_and_leaves_what_it_cannot(
+    db: adb.Database, tmp_path: Path
+) -> None:
+    stream = letters(db)
+    rule(db, "one", adb.seq(A, B).same("k"))
+    rule(db, "two", adb.seq(A, C).same("n"))
+    rule(db, "three", adb.seq(B, C).same("k", "n"))
+    rule(db, "four", adb.seq(B, A).same("list"))
+    lock = threading.Lock()  # which cannot be pickled
+    rule(db, "five", adb.seq(A, B).same("k").where(lambda parts: lock is not None))
+    matchable = db.stream_run(stream).matchable()
+    state = begin(tmp_path, matchable, partitions=2, keys=["k", "n"])
+    plan, here = plan_of("letters", matchable, state)
+    assert [(key, [r.name for r in rules]) for key, rules in plan.groups] == [
+        ("k", ["one", "three"]),
+        ("n", ["two"]),
+    ]
+    assert here.keys() == {"four", "five"}
+    assert plan.passed == {"A", "B"}
+    again, _ = plan_of("letters", matchable, replace(state, by_rule={"three": "n", "gone": "k"}))
+    assert [(key, [r.name for r in rules]) for key, rules in again.groups] == [
+        ("n", ["two", "three"]),
+        ("k", ["one"]),
+    ]
+    assert again.rules_of("other") == ()
+    assert begin(tmp_path, matchable, partitions=9) == state  # as it began
+
+
+@pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]", "spark://host:7077"])
+def test_session_listens_beyond_this_machine_only_for_a_cluster(
+    tmp_path: Path, master: str
+) -> None:
+    conf = _session._conf(tmp_path, {"spark.master": master, "spark.executor.memory": "4g"})
+    assert (conf.get("spark.master"), conf.get("spark.executor.memory")) == (master, "4g")
+    assert (conf.get("spark.driver.host") == "127.0.0.1") == master.startswith("local")
+
+
+def test_switch_is_the_one_with_which_the_checkpoint_began(
+    db: adb.Database, tmp_path: Path
+) -> None:
+    matchable = db.stream_run(letters(db)).matchable()
+    check_switch(tmp_path, "letters", is_elsewhere=True, has_begun=False)
+    check_switch(tmp_path, "letters", is_elsewhere=False, has_begun=True)
+    begin(tmp_path, matchable, partitions=1, keys=["k"])
+    check_switch(tmp_path, "letters", is_elsewhere=False, has_begun=False)  # which forgets that
+    with pytest.raises(ConfigurationError, match="began with the setting scale_out off"):
+        check_switch(tmp_path, "letters", is_elsewhere=True, has_begun=True)
+    begin(tmp_path, matchable, partitions=1, keys=["k"])
+    check_switch(tmp_path, "letters", is_elsewhere=True, has_begun=True)
+    with pytest.raises(ConfigurationError, match="began with the setting scale_out on"):
+        check_switch(tmp_path, "letters", is_elsewhere=False, has_begun=True)
