@@ -8,10 +8,87 @@ replay, which a watermark kept in memory would not be.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from activedb.errors import FeedFailed
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+_LOGS = ("offsets", "commits")
+_LINES_MIN = {"metadata": 1, "offsets": 3, "commits": 2}
+
+
+def has_query(checkpoint: Path) -> bool:
+    """Whether a query was begun with this checkpoint."""
+    return (checkpoint / "metadata").exists() or any(_logged(checkpoint, log) for log in _LOGS)
+
+
+def check_whole(checkpoint: Path) -> None:
+    """Check that nothing of what Spark needs to go on is missing, or cut off.
+
+    Raises
+    ------
+    FeedFailed
+        If something is.
+    """
+    if not has_query(checkpoint):
+        return
+    planned, done = (_logged(checkpoint, log) for log in _LOGS)
+    needed = ["metadata"]
+    needed += [f"offsets/{batch_id}" for batch_id in {*planned[-1:], *done[-1:]}]
+    needed += [f"commits/{batch_id}" for batch_id in done[-1:]]
+    if planned and planned[-1] > 0 and planned[-1] not in done:
+        needed.append(f"commits/{planned[-1] - 1}")
+    for name in needed:
+        try:
+            _check_readable(checkpoint / name, _LINES_MIN[name.partition("/")[0]])
+        except (OSError, ValueError) as error:
+            what = "is missing" if isinstance(error, FileNotFoundError) else "cannot be read"
+            raise damaged(checkpoint, f"{name} {what}") from error
+
+
+def remove_half_written(checkpoint: Path) -> None:
+    """Remove what a kill has left of planning the first micro-batch. REQUIRES: no query runs.
+
+    Spark wants the folders of its logs empty then, and refuses for ever what it has left there.
+    """
+    if not _logged(checkpoint, "offsets"):
+        for log in _LOGS:
+            for file in (checkpoint / log).glob(".*"):
+                file.unlink()
+
+
+def damaged(checkpoint: Path, what: str) -> FeedFailed:
+    """Return the error that says what is wrong with a checkpoint, and what to do."""
+    return FeedFailed(
+        f"the checkpoint {checkpoint} is damaged: {what}. Restore it from a copy; or move it away "
+        "and go on behind the last batch of the database, with an empty one (activedb run --resume)"
+    )
+
+
+def _check_readable(file: Path, lines_min: int) -> None:
+    """Check that a file of Spark's has a version, but for that of one line, and lines of JSON."""
+    lines = file.read_text(encoding="utf-8").splitlines()
+    if len(lines) < lines_min:
+        raise ValueError("it is cut off")
+    for line in lines[1 if lines_min > 1 else 0 :]:
+        _parsed(line)
+
+
+def _parsed(line: str) -> Any:
+    return None if line == "-" else json.loads(line)  # a source of several that has no rows yet
+
+
+def _logged(checkpoint: Path, log: str) -> list[int]:
+    """Return the micro-batches of which a log has a file, in order."""
+    return sorted(int(path.name) for path in (checkpoint / log).glob("[0-9]*"))
+
+
+def read_offsets(checkpoint: Path, batch_id: int) -> list[Any]:
+    """Return where each source stands behind a micro-batch, as the source writes it."""
+    text = (checkpoint / "offsets" / str(batch_id)).read_text(encoding="utf-8")
+    return [_parsed(line) for line in text.splitlines()[2:]]
 
 
 def read_query_id(checkpoint: Path) -> str:
@@ -39,6 +116,16 @@ def next_batch_id(checkpoint: Path) -> int:
     return max(done, default=-1) + 1
 
 
+def is_planned(checkpoint: Path, batch_id: int) -> bool:
+    """Whether Spark has planned a micro-batch."""
+    return (checkpoint / "offsets" / str(batch_id)).exists()
+
+
+def is_committed(checkpoint: Path, batch_id: int) -> bool:
+    """Whether Spark counts a micro-batch as processed; of one of the last hundred."""
+    return (checkpoint / "commits" / str(batch_id)).exists()
+
+
 def planned_ms(checkpoint: Path, batch_id: int) -> int:
     """Return when Spark has planned a micro-batch, in milliseconds since 1970 UTC."""
     text = (checkpoint / "offsets" / str(batch_id)).read_text(encoding="utf-8")
@@ -60,6 +147,22 @@ def has_ended(checkpoint: Path, since: int = 0) -> bool:
         return False
     text = (checkpoint / "offsets" / str(done)).read_text(encoding="utf-8")
     return bool(json.loads(text.splitlines()[2]).get("end"))
+
+
+def names_of_files(checkpoint: Path, batch_id: int) -> set[str]:
+    """Return the names of the files of a micro-batch. REQUIRES: its one source is of files.
+
+    O(its files), every tenth time O(files read).
+    """
+    text = (checkpoint / "offsets" / str(batch_id)).read_text(encoding="utf-8")
+    number = int(json.loads(text.splitlines()[2])["logOffset"])
+    logs = checkpoint / "sources" / "0"
+    log = logs / str(number)
+    if not log.exists():
+        log = logs / f"{number}.compact"  # holds those before it, too
+    lines = log.read_text(encoding="utf-8").splitlines()[1:]
+    entries = (json.loads(line) for line in lines if f'"batchId":{number}' in line)
+    return {entry["path"].rpartition("/")[2] for entry in entries if entry["batchId"] == number}
 
 
 def has_read_file(checkpoint: Path, name: str) -> bool:

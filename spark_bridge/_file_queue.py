@@ -8,6 +8,7 @@ folder of files, and copying a folder changes it. So Spark reads a folder of our
         groups/00000007/00000007-000000-b.csv.gz     symbolic links to the user's files
         current -> groups/00000007                   what Spark reads
         settled -> groups/00000006                   the last group known to be processed
+        read                                         the files of groups before, which are removed
         schema.json                                  columns, where the stream declares none
         nothing                                      an empty file, for a group without rows
 
@@ -20,22 +21,25 @@ committed it. The user's files are never touched.
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import re
 import shutil
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from activedb.errors import ConfigurationError, FeedFailed
-from spark_bridge._checkpoint import has_read_file
+from spark_bridge._checkpoint import damaged, has_read_file, is_planned, names_of_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Iterator, Sequence
 
     from activedb.streams import Files
     from spark_bridge._batch_size import BatchSize
 
 _PLAIN_NAME_CHARS_MAX = 200
+_GROUPS_MAX = 100  # how many are kept until the names of their files are put together
 
 
 class FileQueue:
@@ -49,32 +53,52 @@ class FileQueue:
         A folder or a single file.
     checkpoint : Path
         The query's checkpoint folder.
+    done : sequence of str
+        Files that were read before there was the checkpoint.
 
     Raises
     ------
     ConfigurationError
-        If there is no such input.
+        If there is no such input, or it is another one than that of the files `done`.
     """
 
-    def __init__(self, source: Files, input: Path, checkpoint: Path) -> None:
+    def __init__(
+        self, source: Files, input: Path, checkpoint: Path, done: Sequence[str] = ()
+    ) -> None:
         self._source = source
+        self._done = done
         self._input = input.resolve()
         if not self._input.exists():
             raise ConfigurationError(f"input {input} does not exist; give a file or a folder")
+        folder = self._input if self._input.is_dir() else self._input.parent
+        if done and not any(Path(name).is_relative_to(folder) for name in done):
+            raise ConfigurationError(
+                f"none of the files that were read so far is in {folder}, the last one was "
+                f"{done[-1]}: give the input that it was, as files are known by their paths"
+            )
         self._checkpoint = checkpoint.resolve()
         folder = self._checkpoint / "files"
         self._groups = folder / "groups"
         self._settled = folder / "settled"
         self.current = folder / "current"
+        self._read = folder / "read"
         self._nothing = folder / "nothing"
         self.schema = folder / "schema.json"
 
     def open(self) -> None:
-        """Read what earlier runs have done. REQUIRES: no query of this checkpoint is running."""
+        """Read what earlier runs have done. REQUIRES: no query of this checkpoint is running.
+
+        Raises
+        ------
+        FeedFailed
+            If that is missing.
+        """
+        if is_planned(self._checkpoint, 0) and not self.current.is_dir():
+            raise damaged(self._checkpoint, "the list of files, files/groups, is missing")
         self._groups.mkdir(parents=True, exist_ok=True)
         shown = _number(self.current)
         self._next = 0 if shown is None else shown + 1
-        self._seen: set[str] = set()
+        self._seen = {*self._done, *self._names_read()}
         for group in self._groups.iterdir():
             if int(group.name) < self._next:
                 self._seen.update(os.readlink(link) for link in group.iterdir())
@@ -122,6 +146,17 @@ class FileQueue:
         self._nothing.touch()
         self.show([self._nothing])
 
+    def names(self) -> set[str]:
+        """Return the names under which Spark is shown the files of the current group."""
+        return {link.name for link in self.current.iterdir()}
+
+    def position(self, batch_id: int) -> dict[str, Any]:
+        """Return what tells a micro-batch from others: its files, in the order of their names."""
+        names = sorted(names_of_files(self._checkpoint, batch_id))
+        links = [self._groups / name.partition("-")[0] / name for name in names]
+        files = [os.readlink(link) for link in links]
+        return {"kind": "Files", "files": [file for file in files if file != str(self._nothing)]}
+
     def settle(self) -> None:
         """Note that the current group is processed. REQUIRES: Spark has nothing left to read.
 
@@ -137,6 +172,29 @@ class FileQueue:
                     "empty file in its place"
                 )
         _move(self._settled, os.readlink(self.current).rpartition("/")[2])
+        if len(os.listdir(self._groups)) > _GROUPS_MAX:
+            self._forget_groups()
+
+    def _forget_groups(self) -> None:
+        """Remove the groups before the current one; of them only the names of their files count.
+
+        A crash on the way leaves names in both places, or half a line.
+        """
+        groups = sorted(self._groups.iterdir())[:-1]
+        names = [os.readlink(link) for group in groups for link in sorted(group.iterdir())]
+        with self._read.open("a", encoding="utf-8") as file:
+            file.write("\n")  # half a line stays one of its own
+            file.writelines(f"{json.dumps(name)}\n" for name in names)
+            file.flush()
+            os.fsync(file.fileno())  # before what it replaces is gone
+        for group in groups:
+            shutil.rmtree(group)
+
+    def _names_read(self) -> Iterator[str]:
+        if self._read.exists():
+            for line in self._read.read_text(encoding="utf-8").splitlines():
+                with suppress(ValueError):  # half a line, whose group is still there
+                    yield json.loads(line)
 
     def with_real_names(self, text: str) -> str:
         """Return ``text`` with the names of current files in place of Spark's for them."""

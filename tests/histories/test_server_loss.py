@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
-import signal
 import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy import make_url, select, text
+from sqlalchemy import select, text
 from sqlalchemy.exc import DBAPIError
 
 import activedb as adb
 from activedb.errors import ConnectionLost
 from activedb.store._store import TRIGGER_POINTS
-from activedb.store.embedded import EmbeddedServer
 from tests.databases import PATIENCE_S, in_thread, until
 from tests.histories import teller
 from tests.histories.processes import Server
 from tests.histories.proxy import Proxy, When
 from tests.histories.shop import open_shop, orders_found
 from tests.histories.test_bank import found, judge, seed_of
+from tests.mortal import RESTART_S_MAX, Mortal
 from tests.servers import temporary_folder
-from tests.store.server_users import postmaster, server_processes, wait_until
+from tests.store.server_users import server_processes, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,42 +31,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.crash
 AFTER = "after commit"
-RESTART_S_MAX = 120
-"""How long a server may need to go or to come back, and its users to find it again."""
 COMMIT_POINTS = [point for point in TRIGGER_POINTS if "child" not in point]
-
-
-class Mortal:
-    """A server of these tests' own that can be killed and started again."""
-
-    def __init__(self, folder: Path):
-        self.folder = folder
-        self._uses = [EmbeddedServer.start(folder)]
-        self.url = self._uses[0].url
-
-    def kill(self) -> None:
-        """Kill the postmaster with SIGKILL; return when all of its processes are gone."""
-        postmaster(self._uses[0].home).kill()
-        wait_until(lambda: not server_processes(self._uses[0].home), RESTART_S_MAX)
-
-    def start(self) -> None:
-        """Start it again; it answers at the same place."""
-        self._uses.append(EmbeddedServer.start(self.folder))
-
-    def restart(self) -> None:
-        self.kill()
-        self.start()
-
-    def kill_backend(self, number: int) -> None:
-        """Kill one process of the server with SIGKILL, after which all the others start anew."""
-        (process,) = (p for p in server_processes(self._uses[0].home) if p.pid == number)
-        process.send_signal(signal.SIGKILL)
-
-    def close(self) -> None:
-        if not server_processes(self._uses[0].home):
-            self.start()
-        for use in self._uses:
-            use.close()
 
 
 @pytest.fixture(scope="module")
@@ -90,9 +53,7 @@ def mortal(_mortal: Mortal) -> Mortal:
 @pytest.fixture
 def url(mortal: Mortal) -> str:
     """An empty database on it, which goes when the server does."""
-    name = f"test_{secrets.token_hex(6)}"
-    Server(mortal.url).run(f"CREATE DATABASE {name}")
-    return make_url(mortal.url).set(database=name).render_as_string(hide_password=False)
+    return mortal.database()
 
 
 def once(call: Callable[[], object]) -> Callable[[], None]:

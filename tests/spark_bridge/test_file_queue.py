@@ -145,3 +145,32 @@ def test_file_queue_file_gone_before_it_was_read_is_an_error(tmp_path: Path) -> 
     log.write_text("\n".join(["v1", line % (0, "a"), line % (1, "b")]))
     files.settle()
     assert not files.is_pending()
+
+
+def killed(*arguments: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_file_queue_of_many_groups_keeps_the_names_and_few_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_bridge._file_queue._GROUPS_MAX", 3)
+    folder = tmp_path / "checkpoint" / "files"
+    many = [f"{number:02d}" for number in range(20)]
+    show_all(make(tmp_path, *many))
+    assert len(list((folder / "groups").iterdir())) <= 3
+    assert make(tmp_path).list_new() == []
+    # Killed while names are written, and again before the groups are removed.
+    with (folder / "read").open("a") as file:
+        file.write('"/half/a')
+    kept = list((folder / "groups").iterdir())
+    with monkeypatch.context() as patched:
+        patched.setattr("shutil.rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            show_all(make(tmp_path, "x0", "x1", "x2", "x3"))
+    assert set(kept) < set((folder / "groups").iterdir())
+    again = make(tmp_path)
+    assert names(again.list_new()) == ["x2", "x3"]
+    show_all(again)
+    assert make(tmp_path).list_new() == []
+    assert len(list((folder / "groups").iterdir())) <= 3
