@@ -30,11 +30,14 @@ Part: TypeAlias = Callable[[], Mapping[str, Figure]]
 """Does one run of one part; returns its figures by metric name, the same ones every time."""
 
 
-def measure_parts(parts: Mapping[str, Part], runs: int) -> dict[str, Metric]:
-    """Do every part `runs` times after a warm-up, part after part in each run."""
+def measure_parts(
+    parts: Mapping[str, Part], runs: int, *, warm_up: bool = True
+) -> dict[str, Metric]:
+    """Do every part `runs` times, after a warm-up if wanted, part after part in each run."""
     taken: dict[str, list[Figure]] = {}
-    with progress((runs + 1) * len(parts)) as step:
-        for run in range(runs + 1):
+    first = 0 if warm_up else 1
+    with progress((runs + 1 - first) * len(parts)) as step:
+        for run in range(first, runs + 1):
             for name, part in parts.items():
                 step(f"run {run} of {runs}: {name}" if run else f"warm-up: {name}")
                 figures = part()
