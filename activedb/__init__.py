@@ -41,7 +41,7 @@ from activedb.events import (
     some_of,
     updated,
 )
-from activedb.streams import AtomicBatch, Files, Kafka, Rate, Replay, Socket, Stream
+from activedb.streams import AtomicBatch, Files, Kafka, Rate, Replay, Socket, Staged, Stream
 from activedb.transactions import Child, State, Transaction
 
 __all__ = [
@@ -64,6 +64,7 @@ __all__ = [
     "SimulatedClock",
     "Socket",
     "Stabilizer",
+    "Staged",
     "State",
     "Stream",
     "SystemClock",

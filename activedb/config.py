@@ -18,6 +18,7 @@ from pydantic_settings import (
     InitSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+    SettingsError,
 )
 
 from activedb.errors import ConfigurationError
@@ -31,6 +32,7 @@ _PREFIX = "ACTIVEDB_"
 
 # Greedy up to the last @: a password may hold any character that somebody forgot to quote.
 _IN_AUTHORITY = re.compile(r"(://[^:/?#@]*:).*@", re.DOTALL)
+_SECRET = re.compile("secret|password|token|access[.]?key", re.IGNORECASE)  # as Spark has it
 _IN_PARAMETERS = re.compile(r"(password\s*=\s*)('(?:[^'\\]|\\.)*'|[^&\s]+)", re.IGNORECASE)
 
 
@@ -92,6 +94,16 @@ class Settings(BaseSettings):
         How far ahead of this computer's clock the timestamp of an event may begin, its clock's
         error taken off. One of a stream that is further ahead becomes a dead letter, and
         `Database.signal` raises `BadEvent`. ``inf``: not checked.
+    scale_out : bool
+        Whether the work of a stream that Spark feeds is spread over Spark's executors, as far as it
+        can be (``docs/scale-out.md``); else Spark cuts the batches and this process does the rest.
+        What comes of it is the same.
+    spark_master : str or None
+        Where Spark runs: ``local[4]``, ``local-cluster[2,1,1024]``, ``spark://host:7077``,
+        ``k8s://https://host:6443`` or ``yarn``; None: in this machine's own process.
+    spark_conf : dict of str to str
+        Settings of Spark beside ours, as ``{"spark.executor.memory": "4g"}``; in the environment a
+        JSON object. ``repr`` and ``str`` hide values that Spark would hide.
     recording : str
         Whether ``db.history()`` tells what transactions did: ``off``, ``sampled`` or ``full``.
     recording_one_in : int
@@ -130,6 +142,9 @@ class Settings(BaseSettings):
     partials_max: int = Field(default=1_000_000, ge=0)
     batch_events_max: int = Field(default=2_000, ge=1)
     future_max_s: float = Field(default=60.0, ge=0, allow_inf_nan=True)
+    scale_out: bool = False
+    spark_master: str | None = Field(default=None, min_length=1)
+    spark_conf: dict[str, str] = Field(default_factory=dict)
     recording: Literal["off", "sampled", "full"] = "off"
     recording_one_in: int = Field(default=100, ge=1)
     recording_events_max: int = Field(default=100_000, ge=1)
@@ -148,6 +163,11 @@ class Settings(BaseSettings):
             return cls(**given)
         except ValidationError as error:
             problems = "; ".join(_explain(problem, given) for problem in error.errors())
+        except SettingsError:
+            problems = (
+                f"the environment variable {_PREFIX}SPARK_CONF is no JSON object; write it as "
+                '{"spark.executor.memory": "4g"}'
+            )
         # Outside the except clause: what pydantic says would show the secret beside it.
         raise ConfigurationError(problems)
 
@@ -163,9 +183,24 @@ class Settings(BaseSettings):
         """Put the table of ``pyproject.toml`` after arguments and environment."""
         return init_settings, env_settings, InitSettingsSource(settings_cls, _table())
 
+    @property
+    def of_spark(self) -> dict[str, str]:
+        """What Spark's session is to be started with, for ``spark_bridge.session``."""
+        master = {} if self.spark_master is None else {"spark.master": self.spark_master}
+        return self.spark_conf | master
+
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         for name, value in super().__repr_args__():
-            yield name, mask_url(value) if name == "url" and value is not None else value
+            if name == "url" and value is not None:
+                yield name, mask_url(value)
+            elif name == "spark_conf":
+                yield name, {key: _masked(key, text) for key, text in value.items()}
+            else:
+                yield name, value
+
+
+def _masked(name: str, value: str) -> str:
+    return "***" if _SECRET.search(name) else mask_url(value)
 
 
 def _pyproject() -> Path | None:

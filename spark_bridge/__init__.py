@@ -12,12 +12,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from spark_bridge._feed import SparkFeed, feed
     from spark_bridge._metrics import BatchProgress, FeedMetrics
+    from spark_bridge._projection import events
     from spark_bridge._session import register_sources, session
+    from spark_bridge._tasks import SparkTasks
 
 __all__ = [
     "BatchProgress",
     "FeedMetrics",
     "SparkFeed",
+    "SparkTasks",
+    "events",
     "feed",
     "register_sources",
     "session",
@@ -27,6 +31,8 @@ _HOMES = {
     "BatchProgress": "_metrics",
     "FeedMetrics": "_metrics",
     "SparkFeed": "_feed",
+    "SparkTasks": "_tasks",
+    "events": "_projection",
     "feed": "_feed",
     "register_sources": "_session",
     "session": "_session",

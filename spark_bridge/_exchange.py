@@ -103,6 +103,11 @@ class Exchange(Generic[Batch]):
             if self._producing:
                 self._ended.wait()
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether nobody applies batches any more, as applying one or the caller has failed."""
+        return self._closed
+
     def _next(self) -> _Offer[Batch] | _End:
         # A signal that comes between the last look at signals and the wait does not end the wait:
         # without a bound, an interrupt of an idle feed would now and then be lost.

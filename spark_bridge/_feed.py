@@ -6,21 +6,26 @@ import threading
 from typing import TYPE_CHECKING
 
 from activedb.errors import ConfigurationError, DefinitionError
-from activedb.streams import Files
-from spark_bridge._checkpoint import next_batch_id, read_query_id
+from activedb.streams import Files, Staged
+from spark_bridge._beginning import Beginning, beginning_of
+from spark_bridge._checkpoint import check_whole, is_planned, next_batch_id, read_query_id
 from spark_bridge._file_drive import FileDrive
 from spark_bridge._java import check_tools
 from spark_bridge._live_drive import LiveDrive
+from spark_bridge._matching import MatchingOnExecutors
+from spark_bridge._matching_plan import check_switch
 from spark_bridge._metrics import FeedMetrics
 from spark_bridge._run import Run
+from spark_bridge._session import session
+from spark_bridge._tasks import SparkTasks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from pyspark.sql import DataFrame
 
-    from activedb.streams import AtomicBatch, Stream
+    from activedb.streams import AtomicBatch, Matchable, Matched, Positions, Stream
 
 _FUTURE_MAX_S = 60.0  # as in the settings of a database
 _FOLLOWING = {"processingTime": "200 milliseconds"}  # an idle query takes next to no CPU time
@@ -49,11 +54,27 @@ class SparkFeed:
     future_max_s : float
         How far ahead of the clock an event's time may move the watermark: the database's setting of
         this name.
+    spark : Mapping[str, str], optional
+        Settings of Spark, if it has to be started: the database's ``settings.of_spark``.
+    matchable : Matchable, optional
+        What Spark's executors shall match: ``stream_run.matchable()``. None: nothing, it is matched
+        where the batches are applied.
+    resume : Positions, optional
+        ``stream_run.positions()``: if the checkpoint is empty, because the old one is lost, go on
+        behind the last batch that the database has. Of files, recordings and Kafka. None: begin
+        anew.
 
     Attributes
     ----------
+    left : Matched or None
+        What comes of the events that wait on executors when :meth:`run` has returned, for
+        ``stream_run.finish``; None if there are none.
+    matched_here : Mapping[str, str]
+        Rules that executors do not match although others are, and why.
     metrics : FeedMetrics
         How fast it goes and how far it is.
+    tasks : SparkTasks
+        Runs tasks in its Spark while it runs, for ``stream_run.run_in_tasks``.
 
     Raises
     ------
@@ -64,6 +85,10 @@ class SparkFeed:
         If there is no Java 17 or newer.
     DefinitionError
         If the stream has no source.
+    CheckpointMismatch
+        If the checkpoint is another stream's.
+    FeedFailed
+        If the checkpoint is damaged.
     """
 
     def __init__(
@@ -74,6 +99,9 @@ class SparkFeed:
         *,
         follow: bool = False,
         future_max_s: float = _FUTURE_MAX_S,
+        spark: Mapping[str, str] | None = None,
+        matchable: Matchable | None = None,
+        resume: Positions | None = None,
     ) -> None:
         source = stream.source
         if source is None:
@@ -81,12 +109,31 @@ class SparkFeed:
                 f"stream {stream.name!r} has no source; declare one, as source=Files(...), or feed "
                 "it from a DataFrame with spark_bridge.feed()"
             )
+        if isinstance(source, Staged):
+            raise DefinitionError(
+                f"stream {stream.name!r} is fed by a query that is published in the database: take "
+                "its batches with db.take_staged(stream), or activedb run"
+            )
         check_tools()
         self.metrics = FeedMetrics()
+        self.tasks = SparkTasks()
+        self.left: Matched | None = None
+        self._spark = spark or {}
+        self._matching: MatchingOnExecutors | None = None
         self._stream = stream
         self._checkpoint = checkpoint.resolve()
         self._future_max_s = future_max_s
+        check_whole(self._checkpoint)
+        self._beginning = beginning_of(self._checkpoint, stream, resume)
         self._stop = threading.Event()
+        if matchable is not None and matchable.rules:
+            self._matching = MatchingOnExecutors(stream.name, matchable, self._checkpoint)
+        self._here = {} if matchable is None else matchable.here
+        if self._matching is not None and self._beginning.continues is not None:
+            raise ConfigurationError(
+                f"stream {stream.name!r} has gone on without its first checkpoint, and what its "
+                "patterns need of the time before is in this process: set scale_out to false"
+            )
         self._drive: FileDrive | LiveDrive
         if isinstance(source, Files):
             if input is None:
@@ -100,7 +147,9 @@ class SparkFeed:
                 input,
                 self._checkpoint,
                 follow=follow,
+                beginning=self._beginning,
                 future_max_s=future_max_s,
+                spark=spark or {},
                 stopping=self._stop,
             )
         else:
@@ -110,9 +159,16 @@ class SparkFeed:
                 input,
                 self._checkpoint,
                 follow=follow,
+                beginning=self._beginning,
                 future_max_s=future_max_s,
+                spark=spark or {},
                 stopping=self._stop,
             )
+
+    @property
+    def matched_here(self) -> Mapping[str, str]:
+        """Rules that executors do not match, and why; none if nothing is asked of executors."""
+        return self._here if self._matching is None else self._matching.here
 
     @property
     def query_id(self) -> str | None:
@@ -124,8 +180,16 @@ class SparkFeed:
 
     @property
     def next_batch_id(self) -> int:
-        """The micro-batch that the next run begins with; 0 before the first run."""
-        return next_batch_id(self._checkpoint)
+        """The micro-batch that the next run begins with; 0 before the first run.
+
+        Of a feed that resumes another one, the one behind the last of that.
+        """
+        return self._beginning.first_batch_id + next_batch_id(self._checkpoint)
+
+    @property
+    def continues(self) -> str | None:
+        """The query that this one has resumed, or will; None: it has begun with nothing."""
+        return self._beginning.continues
 
     def stop(self) -> None:
         """Make :meth:`run` return soon, of files after those at hand. Callable from any thread."""
@@ -148,10 +212,30 @@ class SparkFeed:
             If Spark or the source fails, or a file cannot be read.
         """
         self._stop.clear()
+        matching, self.left = self._matching, None
+        check_whole(self._checkpoint)
+        check_switch(
+            self._checkpoint,
+            self._stream.name,
+            is_elsewhere=matching is not None,
+            has_begun=next_batch_id(self._checkpoint) > 0 or is_planned(self._checkpoint, 0),
+        )
+        self._beginning.write(self._checkpoint)
         if not self._drive.begin():
+            if matching is not None and next_batch_id(self._checkpoint) > 0:
+                with session(self._spark) as spark:
+                    self.left = matching.left(spark)
             return
-        run = _run_of(self._stream, self._checkpoint, self.metrics, self._future_max_s)
+        run = _run_of(
+            self._stream,
+            self._checkpoint,
+            self._beginning,
+            self.metrics,
+            self._future_max_s,
+            matching,
+        )
         run.go(lambda: self._drive.produce(run), apply, self._stop.set)
+        self.left = run.left
 
 
 def feed(
@@ -200,7 +284,10 @@ def feed(
     stopping = threading.Event()
     checkpoint = checkpoint.resolve()
     projected = project(df, stream, future_max_s=future_max_s)
-    run = _run_of(stream, checkpoint, metrics or FeedMetrics(), future_max_s)
+    check_whole(checkpoint)
+    beginning = beginning_of(checkpoint, stream, None)
+    beginning.write(checkpoint)
+    run = _run_of(stream, checkpoint, beginning, metrics or FeedMetrics(), future_max_s)
 
     def produce() -> None:
         trigger = _FOLLOWING if follow else {"availableNow": True}
@@ -211,9 +298,17 @@ def feed(
     run.go(produce, apply, stopping.set)
 
 
-def _run_of(stream: Stream, checkpoint: Path, metrics: FeedMetrics, future_max_s: float) -> Run:
-    if stream.producer is None:
-        return Run(stream.name, checkpoint, metrics)
-    from spark_bridge._producer_marks import ProducerMarks
+def _run_of(
+    stream: Stream,
+    checkpoint: Path,
+    beginning: Beginning,
+    metrics: FeedMetrics,
+    future_max_s: float,
+    matching: MatchingOnExecutors | None = None,
+) -> Run:
+    marks = None
+    if stream.producer is not None:
+        from spark_bridge._producer_marks import ProducerMarks
 
-    return Run(stream.name, checkpoint, metrics, ProducerMarks(stream, checkpoint, future_max_s))
+        marks = ProducerMarks(stream, checkpoint, future_max_s, beginning.producers)
+    return Run(stream, checkpoint, beginning, metrics, future_max_s, marks, matching)

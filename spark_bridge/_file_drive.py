@@ -10,18 +10,25 @@ from typing import TYPE_CHECKING
 from activedb.errors import ConfigurationError, FeedFailed
 from activedb.streams import Files
 from spark_bridge._batch_size import BatchSize
+from spark_bridge._checkpoint import is_committed, is_planned, names_of_files, next_batch_id
 from spark_bridge._file_queue import FileQueue
 from spark_bridge._idle import Idle, idle_waits_s
 from spark_bridge._session import session
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql.streaming.query import StreamingQuery
 
     from activedb.streams import Stream
+    from spark_bridge._beginning import Beginning
     from spark_bridge._run import Run
 
-_FOLLOW_S = 0.5  # how often to look for new files
-_FOLLOWING = {"processingTime": "200 milliseconds"}  # an idle query takes next to no CPU time
+_FOLLOW_S = 0.05  # how often to look for new files
+_FOLLOW_SHARE = 4  # but the less often the longer a look takes
+_FOLLOWING = {"processingTime": "50 milliseconds"}  # an idle query takes a twentieth of a core
+_COMMIT_S = 0.01  # how often to look whether a micro-batch is committed
+_PLAN_S_MAX = 1.0  # by then Spark has planned one for what it is shown, if it is going to
 _FILES_MAX = 10_000
 
 
@@ -38,8 +45,12 @@ class FileDrive:
     checkpoint : Path
     follow : bool
         Wait for new files.
+    beginning : Beginning
+        Where the query has begun.
     future_max_s : float
         See `project`.
+    spark : Mapping[str, str]
+        See `session`.
     stopping : threading.Event
         Set: end after the files at hand.
 
@@ -57,16 +68,20 @@ class FileDrive:
         checkpoint: Path,
         *,
         follow: bool,
+        beginning: Beginning,
         future_max_s: float,
+        spark: Mapping[str, str],
         stopping: threading.Event,
     ) -> None:
         self._stream = stream
         self._source = source
-        self._files = FileQueue(source, input, checkpoint)
+        self._checkpoint = checkpoint
+        self._files = FileQueue(source, input, checkpoint, beginning.files)
         self._size = BatchSize(source.per_batch, stream.latency_max_s, most=_FILES_MAX)
         self._idle = Idle(idle_waits_s(stream.silent_after_us))
         self._follow = follow
         self._future_max_s = future_max_s
+        self._spark = spark
         self._stop = stopping
         if not follow and not self._files.list_all():
             raise ConfigurationError(f"no file in {input} matches {source.glob or '*'!r}")
@@ -80,7 +95,8 @@ class FileDrive:
         """Run the query until all files have been processed, or it is stopped."""
         if not self._await_first_group():
             return
-        with session() as spark:
+        run.source_at = self._files.position
+        with session(self._spark) as spark:
             from spark_bridge._projection import project
             from spark_bridge._reading import FILE_ORDER, read_files
 
@@ -114,23 +130,51 @@ class FileDrive:
         self._idle.note_rows()
         self._settle(query)  # how long the first takes says more of Spark's start than of the batch
         while not self._stop.is_set():
-            for group in self._files.groups(self._files.list_new(), self._size):
+            looked_s = time.monotonic()
+            new = self._files.list_new()
+            looking_s = time.monotonic() - looked_s
+            for group in self._files.groups(new, self._size):
                 began_s = time.monotonic()
-                self._files.show(group)
-                self._settle(query)
+                self._process(query, group)
                 self._size.note(len(group), time.monotonic() - began_s)
                 self._idle.note_rows()
                 if self._stop.is_set():
                     return
             if not self._follow:
                 return
+            if new:
+                continue
             if self._idle.is_due():
-                self._files.show_nothing()
-                self._settle(query)
-            self._stop.wait(_FOLLOW_S)
+                self._process(query, [])
+            self._stop.wait(max(_FOLLOW_S, looking_s * _FOLLOW_SHARE))
+
+    def _process(self, query: StreamingQuery, group: list[Path]) -> None:
+        """Show a group of files, or one without rows, and wait until it is processed."""
+        batch_id = next_batch_id(self._checkpoint)
+        if group:
+            self._files.show(group)
+        else:
+            self._files.show_nothing()
+        if self._is_committed(query, batch_id):
+            self._files.settle()
+        else:
+            self._settle(query)
+
+    def _is_committed(self, query: StreamingQuery, batch_id: int) -> bool:
+        """Wait until a micro-batch is committed; False if that is not all of what is shown.
+
+        A group appears as a whole, so that one is all there is to wait for, as a rule.
+        """
+        planned_by_s = time.monotonic() + _PLAN_S_MAX
+        while not query.awaitTermination(_COMMIT_S):  # type: ignore[arg-type]  # takes fractions
+            if is_committed(self._checkpoint, batch_id):
+                return self._files.names() <= names_of_files(self._checkpoint, batch_id)
+            if time.monotonic() > planned_by_s and not is_planned(self._checkpoint, batch_id):
+                return False
+        return False
 
     def _settle(self, query: StreamingQuery) -> None:
-        """Wait until what is pending is processed and committed."""
+        """Wait until Spark has nothing left to read of what is shown, and note that."""
         # The first call may be answered by a look at the folder from before the group was in it;
         # such looks come one after the other, so the second call is answered by a later one.
         query.processAllAvailable()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from activedb.errors import ConfigurationError, FeedFailed
 from activedb.streams import Kafka, Rate, Replay, Socket
 from spark_bridge._batch_size import BatchSize
-from spark_bridge._checkpoint import has_ended, next_batch_id
+from spark_bridge._checkpoint import has_ended, next_batch_id, read_offsets
 from spark_bridge._limit_file import write_limit
 from spark_bridge._recording import Recording
 from spark_bridge._session import session
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from activedb.streams import Stream
+    from spark_bridge._beginning import Beginning
     from spark_bridge._run import Run
 
 LiveSource: TypeAlias = Replay | Socket | Rate | Kafka
@@ -43,8 +44,12 @@ class LiveDrive:
     checkpoint : Path
     follow : bool
         Go on until it is stopped; a replay ends with its recording all the same.
+    beginning : Beginning
+        Where the query has begun.
     future_max_s : float
         See `project`.
+    spark : Mapping[str, str]
+        See `session`.
     stopping : threading.Event
         Set: end soon.
 
@@ -62,14 +67,18 @@ class LiveDrive:
         checkpoint: Path,
         *,
         follow: bool,
+        beginning: Beginning,
         future_max_s: float,
+        spark: Mapping[str, str],
         stopping: threading.Event,
     ) -> None:
         self._stream = stream
         self._source = source
         self._checkpoint = checkpoint
         self._follow = follow
+        self._beginning = beginning
         self._future_max_s = future_max_s
+        self._spark = spark
         self._stop = stopping
         self._recording = self._find_recording(input)
         if isinstance(source, Rate) and not follow:
@@ -86,7 +95,7 @@ class LiveDrive:
 
     def produce(self, run: Run) -> None:
         """Run the query."""
-        run.on_applied = self._note
+        run.on_applied, run.source_at = self._note, self._position
         with session(self._settings()) as spark:
             from spark_bridge._projection import project
 
@@ -126,6 +135,11 @@ class LiveDrive:
             raise FeedFailed(f"stream {self._stream.name!r}: the query was stopped from outside")
         return True
 
+    def _position(self, batch_id: int) -> dict[str, Any]:
+        """Return where the source stands behind a micro-batch."""
+        offset = read_offsets(self._checkpoint, batch_id)[0]
+        return {"kind": type(self._source).__name__, "offset": offset}
+
     def _note(self, rows: int, seconds: float) -> None:
         """A batch has been processed: fit the size of the next one."""
         self._size.note(rows, seconds)
@@ -135,13 +149,13 @@ class LiveDrive:
     def _read(self, spark: SparkSession, rows_max: int) -> tuple[DataFrame, str | None]:
         from spark_bridge import _reading
 
-        stream, source = self._stream, self._source
+        stream, source, start = self._stream, self._source, self._beginning.offset
         match source:
             case Replay():
                 assert self._recording is not None
                 schema = self._checkpoint / "source" / "schema.json"
                 return _reading.read_replay(
-                    spark, stream, source, self._recording, schema, self._limit
+                    spark, stream, source, self._recording, schema, self._limit, start
                 )
             case Socket():
                 return _reading.read_socket(
@@ -150,7 +164,7 @@ class LiveDrive:
             case Rate():
                 return _reading.read_rate(spark, source), None
             case Kafka():
-                return _reading.read_kafka(spark, stream, source, rows_max)
+                return _reading.read_kafka(spark, stream, source, rows_max, start)
 
     def _trigger(self) -> Mapping[str, Any]:
         if isinstance(self._source, Kafka) and not self._follow:
@@ -161,8 +175,8 @@ class LiveDrive:
 
     def _settings(self) -> Mapping[str, str]:
         if isinstance(self._source, Kafka) and self._source.connector is not None:
-            return {"spark.jars.packages": self._source.connector}
-        return {}
+            return {**self._spark, "spark.jars.packages": self._source.connector}
+        return self._spark
 
     def _find_recording(self, input: Path | None) -> Path | None:
         if not isinstance(self._source, Replay):

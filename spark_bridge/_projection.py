@@ -44,7 +44,24 @@ def project(
     order: Sequence[str] = (),
     corrupt: str | None = None,
 ) -> DataFrame:
-    """Return ``df`` as event columns (see :class:`AtomicBatch`) under a watermark.
+    """Return ``df`` as event columns under a watermark; see `events`.
+
+    Parameters
+    ----------
+    future_max_s : float
+        How far ahead of the clock a time moves the watermark; one beyond that does not.
+    """
+    # NULL must not move the watermark, and Spark would read it as 1970.
+    earliest = sf.lit(_TIME_MIN).cast("timestamp")
+    believed = sf.coalesce(_believed(stream, future_max_s), earliest)
+    named = events(df, stream, order=order, corrupt=corrupt).withColumn(WATERMARK, believed)
+    return named.withWatermark(WATERMARK, f"{_delay_ms(stream)} milliseconds")
+
+
+def events(
+    df: DataFrame, stream: Stream, *, order: Sequence[str] = (), corrupt: str | None = None
+) -> DataFrame:
+    """Return ``df`` as event columns: those of the table of an :class:`activedb.AtomicBatch`.
 
     Parameters
     ----------
@@ -52,8 +69,6 @@ def project(
         The input.
     stream : Stream
         The declaration.
-    future_max_s : float
-        How far ahead of the clock a time moves the watermark; one beyond that does not.
     order : Sequence[str]
         Input columns passed through, no part of the event.
     corrupt : str, optional
@@ -89,15 +104,12 @@ def project(
         *map(_column, order),
     )
     text = sf.coalesce(_CORRUPT, sf.to_json(_INPUT, {"ignoreNullFields": "false"}))
-    earliest = sf.lit(_TIME_MIN).cast("timestamp")
-    events = (f for f in named.schema if f.name not in (_INPUT, _CORRUPT, *order))
+    kept = (f for f in named.schema if f.name not in (_INPUT, _CORRUPT, *order))
     return named.select(
-        *(_within_years(_column(f.name), f.dataType).alias(f.name) for f in events),
+        *(_within_years(_column(f.name), f.dataType).alias(f.name) for f in kept),
         sf.when(_is_bad(stream), text).alias("raw"),
         *map(_column, order),
-        # NULL must not move the watermark, and Spark would read it as 1970.
-        sf.coalesce(_believed(stream, future_max_s), earliest).alias(WATERMARK),
-    ).withWatermark(WATERMARK, f"{_delay_ms(stream)} milliseconds")
+    )
 
 
 def _column(name: str) -> Column:

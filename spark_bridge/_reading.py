@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
@@ -70,7 +70,13 @@ def read_files(
 
 
 def read_replay(
-    spark: SparkSession, stream: Stream, source: Replay, path: Path, schema_file: Path, limit: Path
+    spark: SparkSession,
+    stream: Stream,
+    source: Replay,
+    path: Path,
+    schema_file: Path,
+    limit: Path,
+    start: Mapping[str, Any] | None = None,
 ) -> tuple[DataFrame, str | None]:
     """Return the rows of a recording as they become due, and the column of text as for files.
 
@@ -82,6 +88,8 @@ def read_replay(
         Where the columns are kept that the declaration does not say.
     limit : Path
         See `_limit_file`.
+    start : mapping or None
+        The offset behind which to begin; None: with the first line.
 
     Raises
     ------
@@ -120,6 +128,7 @@ def read_replay(
             "maxRowsPerBatch": str(source.rows_per_batch),
             "limitFile": str(limit),
             "idle": json.dumps(idle_waits_s(stream.silent_after_us)),
+            "startingOffset": None if start is None else json.dumps(start),
         }
         lines = _python_source(spark, _replay_source.NAME, options)
         return _columns_of(lines, source.format, schema, source.options)
@@ -156,9 +165,18 @@ def read_rate(spark: SparkSession, source: Rate) -> DataFrame:
 
 
 def read_kafka(
-    spark: SparkSession, stream: Stream, source: Kafka, rows_per_batch: int
+    spark: SparkSession,
+    stream: Stream,
+    source: Kafka,
+    rows_per_batch: int,
+    start: Mapping[str, Any] | None = None,
 ) -> tuple[DataFrame, str | None]:
     """Return the records of topics as rows, and the column of text as for files.
+
+    Parameters
+    ----------
+    start : mapping or None
+        Per topic, partition and offset with which to begin; None: as the declaration says.
 
     Raises
     ------
@@ -173,7 +191,7 @@ def read_kafka(
             .options(**source.options)
             .option("kafka.bootstrap.servers", source.servers)
             .option("subscribe", source.topic)
-            .option("startingOffsets", source.start)
+            .option("startingOffsets", source.start if start is None else json.dumps(start))
             .option("maxOffsetsPerTrigger", rows_per_batch)
             .load()
         )

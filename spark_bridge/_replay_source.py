@@ -54,6 +54,7 @@ class ReplaySource(DataSource):
     idle : a JSON list of seconds, ``[0.5]`` by default: when nothing has come for so long, a batch
         without rows is run, for each of them once.
     limitFile : a file with a number that takes its place, looked at before each batch.
+    startingOffset : an offset, as JSON, behind which a new query begins.
     """
 
     @classmethod
@@ -104,6 +105,7 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise ValueError(f"speedUp must be positive, not {speed_up}")
         self._most = int(options.get("maxRowsPerBatch", str(_BATCH_LINES)))
         self._limit_file = options.get("limitFile")
+        self._start: dict[str, Any] | None = json.loads(options.get("startingOffset", "null"))
         self._speed_up: float | None = speed_up
         self._idle = idle_of(options)
         self._is_new = True
@@ -119,7 +121,9 @@ class ReplayReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._recording.fingerprint()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """The first line."""
+        """The first line, or where a query before has ended."""
+        if self._start is not None:
+            return self._start | {"end": False}  # an end would be none of this query's batches
         return {"recording": self._fingerprint, "line": 0, "end": False}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802

@@ -7,15 +7,19 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from activedb.errors import ActiveDBError, FeedFailed
-from activedb.streams import AtomicBatch
+from activedb.streams import AtomicBatch, Matched
 from spark_bridge._checkpoint import (
     next_batch_id,
     planned_ms,
+    read_offsets,
     read_punctuation_us,
     read_query_id,
+    remove_half_written,
 )
 from spark_bridge._exchange import Exchange, RefusedError
 from spark_bridge._failures import take_down
+from spark_bridge._matching import numbering_rows
+from spark_bridge._reached import reached_us
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +29,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+    from activedb.streams import Stream
+    from spark_bridge._beginning import Beginning
+    from spark_bridge._matching import MatchingOnExecutors
     from spark_bridge._metrics import FeedMetrics
     from spark_bridge._producer_marks import ProducerMarks
 
@@ -34,31 +41,48 @@ class Run:
 
     Parameters
     ----------
-    stream : str
-        The stream's name.
+    stream : Stream
     checkpoint : Path
         The query's checkpoint folder.
+    beginning : Beginning
+        Where the query has begun.
     metrics : FeedMetrics
         Is filled while it runs.
+    future_max_s : float
+        How far ahead of the clock a time moves the watermark.
     marks : ProducerMarks, optional
         What makes the punctuations of a stream of several producers; None: Spark's watermark.
+    matching : MatchingOnExecutors, optional
+        What matches rules on Spark's executors; None: nothing is matched there.
 
     Attributes
     ----------
+    left : Matched or None
+        When a query has ended: what comes of the events that wait on executors.
     on_applied : callable
         Is told the rows of each batch that has been applied, and the seconds since Spark planned
         it. Not of the first one of a query: it may have been planned by an earlier run.
+    source_at : callable
+        Returns the ``source`` of the `AtomicBatch.position` of a micro-batch, by Spark's number.
     """
 
     def __init__(
         self,
-        stream: str,
+        stream: Stream,
         checkpoint: Path,
+        beginning: Beginning,
         metrics: FeedMetrics,
+        future_max_s: float,
         marks: ProducerMarks | None = None,
+        matching: MatchingOnExecutors | None = None,
     ) -> None:
+        self.left: Matched | None = None
+        self._matching = matching
         self.on_applied: Callable[[int, float], None] = lambda rows, seconds: None
+        self.source_at: Callable[[int], dict[str, Any]] = self._offsets
         self._stream = stream
+        self._beginning = beginning
+        self._future_max_s = future_max_s
         self._checkpoint = checkpoint
         self._metrics = metrics
         self._marks = marks
@@ -96,21 +120,29 @@ class Run:
         """
         from spark_bridge._listener import listening, note_recent
 
+        remove_half_written(self._checkpoint)
         self._metrics.begin(next_batch_id(self._checkpoint))
         try:
             with listening(projected.sparkSession, self._metrics, self._query_id):
-                query = self._writer(projected, trigger, order).start()
+                if self._matching is None:
+                    query = self._writer(projected, trigger, order).start()
+                else:
+                    spread = self._matching.spread(projected, order)
+                    with numbering_rows(spread.sparkSession):
+                        query = self._writer(spread, trigger, ()).start()
                 try:
                     yield query
                 finally:
                     with suppress(Exception):  # where the JVM has died there is nothing to stop
                         query.stop()
                     note_recent(self._metrics, query)
+                if self._matching is not None and not self._exchange.is_closed:
+                    self.left = self._matching.left(projected.sparkSession)
         except ActiveDBError:
             raise
         except Exception as error:
             summary, failure = take_down(self._failure or error)
-            raise FeedFailed(f"stream {self._stream!r}: {summary}") from failure
+            raise FeedFailed(f"stream {self._stream.name!r}: {summary}") from failure
 
     def _writer(
         self, projected: DataFrame, trigger: Mapping[str, Any], order: Sequence[str]
@@ -142,20 +174,47 @@ class Run:
 
         # Spark moves its watermark by the rows that pass through it, so the batch must be
         # evaluated even if it was applied before and this is a replay.
-        table = batch.drop(WATERMARK).toArrow()
+        table, matched = batch.drop(WATERMARK).toArrow(), None
+        punctuation_us = self._punctuation_us(batch_id, table)
+        position = self._position(batch_id, table, punctuation_us)
+        if self._matching is not None:
+            table, matched = self._matching.taken_apart(table)
         if order:
             # A stable sort: rows of one block of one file stay in their order.
             table = table.sort_by([(name, "ascending") for name in order])
             table = table.drop_columns(list(order))
         return AtomicBatch(
-            stream=self._stream,
+            stream=self._stream.name,
             query_id=self._query_id(),
-            batch_id=batch_id,
+            batch_id=self._beginning.first_batch_id + batch_id,
             table=table,
-            punctuation_us=self._punctuation_us(batch_id, table),
+            punctuation_us=punctuation_us,
+            matched=matched,
+            position=position,
+            continues=self._beginning.continues,
         )
 
     def _punctuation_us(self, batch_id: int, table: Any) -> int | None:
-        if self._marks is None:
-            return read_punctuation_us(self._checkpoint, batch_id)
-        return self._marks.take(batch_id, table, planned_ms(self._checkpoint, batch_id))
+        if self._marks is not None:
+            return self._marks.take(batch_id, table, planned_ms(self._checkpoint, batch_id))
+        # A query that goes on behind a lost one begins with a watermark that knows nothing.
+        known = (read_punctuation_us(self._checkpoint, batch_id), self._beginning.reached_us)
+        return max((us for us in known if us is not None), default=None)
+
+    def _position(self, batch_id: int, table: Any, punctuation_us: int | None) -> dict[str, Any]:
+        """Return what `AtomicBatch.position` is to be."""
+        position: dict[str, Any] = {
+            "source": self.source_at(batch_id),
+            "punctuation_us": punctuation_us,
+            "reached_us": punctuation_us,
+        }
+        if self._matching is not None:
+            return position | {"elsewhere": True}
+        if self._marks is not None:
+            return position | {"producers": self._marks.known_after(batch_id)}
+        planned = planned_ms(self._checkpoint, batch_id)
+        reached = reached_us(self._stream, table, planned, self._future_max_s, punctuation_us)
+        return position | {"reached_us": reached}
+
+    def _offsets(self, batch_id: int) -> dict[str, Any]:
+        return {"kind": "DataFrame", "offset": read_offsets(self._checkpoint, batch_id)}

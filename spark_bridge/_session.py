@@ -57,11 +57,13 @@ def session(settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]
     ----------
     settings : Mapping[str, str], optional
         Settings of Spark beside ours, as ``{"spark.jars.packages": …}``; the first block decides.
+        Those of a database are ``db.settings.of_spark``.
 
     Yields
     ------
     pyspark.sql.SparkSession
-        Local, UTC, on the loopback interface only.
+        UTC. On this machine, and on the loopback interface only, unless ``spark.master`` says that
+        it runs elsewhere.
 
     Raises
     ------
@@ -91,6 +93,11 @@ def session(settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]
                 _shared.closing.close()
 
 
+def running() -> SparkSession | None:
+    """Spark, while a block of `session` is open in this process; None: none is."""
+    return _shared.spark
+
+
 def _check_settings(spark: SparkSession, settings: Mapping[str, str]) -> None:
     conf = spark.sparkContext.getConf()
     for name, value in settings.items():
@@ -113,11 +120,9 @@ def _start(stack: ExitStack, settings: Mapping[str, str]) -> SparkSession:
             "to spark_bridge.feed()"
         )
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="activedb-spark-")))
-    conf = _conf(folder)
-    for name, value in settings.items():
-        conf.set(name, value)
+    conf = _conf(folder, settings)
     _quiet_python()
-    with _environment(), _own_interrupt_handler():
+    with _environment(folder, conf), _own_interrupt_handler():
         _launch_jvm(stack, conf, folder / "jvm.log")
         try:
             spark = SparkSession(SparkContext(conf=conf))
@@ -129,15 +134,17 @@ def _start(stack: ExitStack, settings: Mapping[str, str]) -> SparkSession:
 
 
 def register_sources(spark: SparkSession) -> None:
-    """Make our data sources known to a Spark session: ``activedb_replay``, ``activedb_socket``.
+    """Make our data sources known to a Spark session.
 
-    A feed that needs them does so itself: it costs a process of Python's that Spark starts.
+    They are ``activedb_replay`` and ``activedb_socket`` to read from, ``activedb`` to write to. A
+    feed that needs them does so itself: it costs a process of Python's that Spark starts.
     """
     from spark_bridge._replay_source import ReplaySource
+    from spark_bridge._sink import ActiveDBSink
     from spark_bridge._socket_source import SocketSource
 
-    spark.dataSource.register(ReplaySource)
-    spark.dataSource.register(SocketSource)
+    for source in (ReplaySource, SocketSource, ActiveDBSink):
+        spark.dataSource.register(source)
 
 
 def _stop(spark: SparkSession) -> None:
@@ -151,21 +158,43 @@ def _stop(spark: SparkSession) -> None:
                 spark.stop()
 
 
-def _conf(folder: Path) -> SparkConf:
+def _conf(folder: Path, given: Mapping[str, str]) -> SparkConf:
     from pyspark import SparkConf
 
-    settings = {
-        "spark.app.name": "activedb",
-        "spark.master": f"local[{max(2, min(4, os.cpu_count() or 2))}]",
+    master = given.get("spark.master") or f"local[{max(2, min(4, os.cpu_count() or 2))}]"
+    settings = {"spark.master": master} | _everywhere(folder)
+    if master.startswith("local"):
+        settings |= _on_this_machine(folder)
+    if master.startswith("local-cluster"):
+        settings |= _OF_SMALL_EXECUTORS
+    conf = SparkConf(loadDefaults=False)
+    for name, value in (settings | {**given}).items():
+        conf.set(name, value)
+    return conf
+
+
+_OF_SMALL_EXECUTORS = {  # as for the driver; what runs on a cluster has time to be optimised
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+
+
+def _on_this_machine(folder: Path) -> dict[str, str]:
+    return {
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
+        "spark.local.dir": str(folder / "local"),
+    }
+
+
+def _everywhere(folder: Path) -> dict[str, str]:
+    return {
+        "spark.app.name": "activedb",
         "spark.driver.memory": "2g",  # a micro-batch passes through the driver as a whole
         # Most runs are over before the optimising compiler has earned what it costs: without it a
         # first micro-batch comes after half the CPU time. Spark is not the slow part of a run.
         "spark.driver.extraJavaOptions": (
             f'-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "-Djava.io.tmpdir={folder}"'
         ),
-        "spark.local.dir": str(folder / "local"),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.log.level": "ERROR",
         "spark.ui.enabled": "false",
@@ -176,6 +205,13 @@ def _conf(folder: Path) -> SparkConf:
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # What executors match is kept in RocksDB, of which they upload what has changed. A batch
+        # without rows would move the punctuation where one process does not.
+        "spark.sql.streaming.stateStore.providerClass": (
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+        ),
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         # The same files are cut into the same partitions on every machine, whatever its cores.
         "spark.sql.files.minPartitionNum": "1",
         # Spark's default one starts a process for every file it writes, which on a local disk is
@@ -185,10 +221,6 @@ def _conf(folder: Path) -> SparkConf:
             ".FileSystemBasedCheckpointFileManager"
         ),
     }
-    conf = SparkConf(loadDefaults=False)
-    for name, value in settings.items():
-        conf.set(name, value)
-    return conf
 
 
 def _launch_jvm(stack: ExitStack, conf: SparkConf, log: Path) -> None:
@@ -235,14 +267,15 @@ def _reason(log: Path) -> str:
 
 
 @contextmanager
-def _environment() -> Iterator[None]:
-    """While Spark starts: this Python for its workers, and the Spark that pyspark brings along."""
-    import pyspark
+def _environment(folder: Path, conf: SparkConf) -> Iterator[None]:
+    """While Spark starts: this Python for its workers, and the Spark that pyspark brings along.
 
+    Executors elsewhere may have another Python: ``spark.pyspark.python`` says which.
+    """
     ours = {
-        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_PYTHON": conf.get("spark.pyspark.python") or sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "SPARK_HOME": str(Path(pyspark.__file__).parent),
+        "SPARK_HOME": str(_home(folder, conf)),
     }
     before = {name: os.environ.get(name) for name in ours}
     os.environ.update(ours)
@@ -254,6 +287,26 @@ def _environment() -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+def _home(folder: Path, conf: SparkConf) -> Path:
+    """Where Spark is installed: what pyspark brings along.
+
+    A cluster of this machine's own writes what its executors say there. It gets a folder that
+    looks the same and goes with the session.
+    """
+    import pyspark
+
+    installed = Path(pyspark.__file__).parent
+    if not conf.get("spark.master", "").startswith("local-cluster"):
+        return installed
+    home = folder / "home"
+    home.mkdir()
+    for path in installed.iterdir():
+        # What they write; and pyspark once more, as a zip of sources to be compiled each time.
+        if path.name not in ("work", "python"):
+            (home / path.name).symlink_to(path)
+    return home
 
 
 @contextmanager

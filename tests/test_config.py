@@ -49,6 +49,9 @@ def test_settings_without_any_source_are_the_defaults() -> None:
         "partials_max": 1_000_000,
         "batch_events_max": 2_000,
         "future_max_s": 60.0,
+        "scale_out": False,
+        "spark_master": None,
+        "spark_conf": {},
         "recording": "off",
         "recording_one_in": 100,
         "recording_events_max": 100_000,
@@ -157,6 +160,29 @@ def test_settings_shown_hide_the_password() -> None:
     for shown in (repr(settings), str(settings), f"{settings}"):
         assert "s3cret" not in shown
         assert "ann:***@db.example" in shown
+
+
+def test_settings_of_spark_come_from_the_environment_and_hide_secrets(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ACTIVEDB_SPARK_MASTER", "yarn")
+    monkeypatch.setenv("ACTIVEDB_SPARK_CONF", '{"spark.executor.memory": "4g", "x.password": "p4"}')
+    settings = Settings.load()
+    assert settings.of_spark == {
+        "spark.executor.memory": "4g",
+        "x.password": "p4",
+        "spark.master": "yarn",
+    }
+    assert "4g" in repr(settings)
+    assert "p4" not in repr(settings)
+
+
+def test_settings_of_spark_that_are_no_json_say_how_to_write_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ACTIVEDB_SPARK_CONF", "spark.executor.memory=4g")
+    with pytest.raises(ConfigurationError, match="ACTIVEDB_SPARK_CONF is no JSON object"):
+        Settings.load()
 
 
 def test_settings_with_a_wrong_url_do_not_show_it() -> None:

@@ -25,6 +25,7 @@ PACKAGES = (
     "activedb.scheduling",
     "activedb.scheduling.compiled",
     "activedb.scheduling.locking",
+    "activedb.scheduling.partitioned",
     "activedb.scheduling.tpg",
     "activedb.store",
     "activedb.streams",

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from activedb.cli._report import Outcome, Reporter
+from activedb.cli._staged import take_staged
 from activedb.engine import Database, connect
 from activedb.errors import ActiveDBError, ConfigurationError, DefinitionError
-from activedb.streams import Stream
+from activedb.streams import Staged, Stream
 
 __all__ = ["Options", "databases_of", "feed_stream", "opened", "run_job"]
 
@@ -31,6 +32,7 @@ class Options:
     checkpoint: Path | None
     fail_fast: bool
     follow: bool
+    resume: bool
 
 
 def run_job(options: Options, reporter: Reporter) -> None:
@@ -56,6 +58,7 @@ def run_job(options: Options, reporter: Reporter) -> None:
             reporter,
             fail_fast=options.fail_fast,
             follow=options.follow,
+            resume=options.resume,
         )
         reporter.result(f"stream {stream.name}", outcome)
 
@@ -69,26 +72,49 @@ def feed_stream(
     *,
     fail_fast: bool = False,
     follow: bool = False,
+    resume: bool = False,
 ) -> Outcome:
     """Feed a stream from its source to its end, with progress; returns the figures.
 
-    Detached rules that an earlier process left unfinished are started first.
+    Detached rules that an earlier process left unfinished are started first. With `resume`, an
+    empty checkpoint goes on behind the last batch of the database.
     """
+    if isinstance(stream.source, Staged):
+        return take_staged(
+            db, stream, input, reporter, fail_fast=fail_fast, follow=follow, resume=resume
+        )
     run = db.stream_run(stream)
     run.fail_fast = fail_fast
     before = run.totals()
     feed = _feed_class()(
-        stream, input, checkpoint, follow=follow, future_max_s=db.settings.future_max_s
+        stream,
+        input,
+        checkpoint,
+        follow=follow,
+        future_max_s=db.settings.future_max_s,
+        spark=db.settings.of_spark,
+        matchable=run.matchable() if db.settings.scale_out else None,
+        resume=run.positions() if resume else None,
     )
-    run.check_continues(feed.query_id, feed.next_batch_id)
+    run.run_in_tasks(feed.tasks)
+    run.check_continues(feed.query_id, feed.next_batch_id, feed.continues)
     with reporter.working("starting Spark"):
         began = time.monotonic()
         recovered = db.recover()
         if recovered:
             reporter.note(f"{recovered} detached rules of an earlier run are finished first")
-        run.on_progress = lambda events: reporter.progress(db, run, events, feed.metrics.last)
+        told: set[str] = set()
+
+        def progress(events: int) -> None:
+            for rule, why in feed.matched_here.items():
+                if rule not in told:
+                    reporter.note(f"rule {rule} is matched in this process: {why}")
+            told.update(feed.matched_here)
+            reporter.progress(db, run, events, feed.metrics.last)
+
+        run.on_progress = progress
         feed.run(run.apply)
-        run.finish()
+        run.finish(feed.left)
         seconds = time.monotonic() - began
     return Outcome.of(db, run, before, seconds)
 

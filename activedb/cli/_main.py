@@ -88,6 +88,21 @@ def run(
         bool, typer.Option(help="Stop at an offending event; else it becomes a dead letter.")
     ] = False,
     follow: Annotated[bool, typer.Option(help="Wait for new events until interrupted.")] = False,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            help="The checkpoint is lost: with an empty one, go on behind the last batch of the "
+            "database."
+        ),
+    ] = False,
+    scale_out: Annotated[
+        bool | None,
+        typer.Option(help="Spread the work over Spark's executors; by default as set."),
+    ] = None,
+    spark_master: Annotated[
+        str | None,
+        typer.Option(help="Where Spark runs: local[4], spark://…, k8s://… or yarn."),
+    ] = None,
     as_json: Json = False,
     show_traceback: Trace = False,
 ) -> None:
@@ -97,6 +112,10 @@ def run(
     """
     if url is not None:
         os.environ["ACTIVEDB_URL"] = url
+    if scale_out is not None:
+        os.environ["ACTIVEDB_SCALE_OUT"] = str(scale_out)
+    if spark_master is not None:
+        os.environ["ACTIVEDB_SPARK_MASTER"] = spark_master
     options = Options(
         file=file,
         input=input,
@@ -104,6 +123,7 @@ def run(
         checkpoint=checkpoint,
         fail_fast=fail_fast,
         follow=follow,
+        resume=resume,
     )
     reporter = Reporter(as_json=as_json)
     with reporter.own_output():

@@ -32,6 +32,8 @@ from activedb.engine._raised import Raised
 from activedb.engine._reads import find_reads
 from activedb.engine._recording import open_recording
 from activedb.engine._rules import Rules
+from activedb.engine._staged import StagedTaker
+from activedb.engine._stream_columns import StreamColumns
 from activedb.engine._stream_producers import StreamProducers
 from activedb.engine._stream_programs import StreamPrograms
 from activedb.engine._stream_run import StreamRun
@@ -52,6 +54,7 @@ from activedb.store import (
     Journal,
     ProgramJournal,
     RuleRows,
+    StagedJournal,
     StreamJournal,
     TableSpec,
     WorkflowJournal,
@@ -147,6 +150,7 @@ class Database:
         if self._recording is not None:
             self._forest.new_log = self._recording.log
         self._programs = Programs(self._forest.tables.spec, self._catalog)
+        self._columns = StreamColumns(self._streams, self._catalog)
         self._launcher.forest = self._forest
         self._launcher.triggering = self._triggering
         self._dead_letters = DeadLetters(
@@ -165,7 +169,7 @@ class Database:
             self._catalog, self._forest, rows, lambda: self.metadata.tables, self._kept
         )
         self._rules.texts.raising, self._rules.texts.streams = self.signal, self._streams
-        self._rules.check = self._programs.check_rule
+        self._rules.checks = (self._programs.check_rule, self._columns.check_rule)
         self._triggering.runner.quarantine = Quarantine(
             self._catalog,
             after=settings.quarantine_after,
@@ -447,7 +451,7 @@ class Database:
         ------
         BadEvent
             If the timestamp or a parameter has no meaning, or the timestamp is from the future
-            (setting `future_max_s`).
+            (setting `future_max_s`), or it is an event of a stream that stays in columns.
         RuleFailed
             If a rule that takes its triggering transaction along fails.
         """
@@ -484,6 +488,7 @@ class Database:
         if timestamp is None and t is not None:
             when = t.timestamp
         o = Occurrence(name, when, params, kind=kind)
+        self._columns.check_raised(o)
         if timestamp is not None:
             self._future.check(f"event {name!r}", o.low_us)
         if t is not None and t.forest is self._forest:
@@ -718,11 +723,16 @@ class Database:
         Raises
         ------
         DefinitionError
-            If the declaration has no meaning or the name is taken.
+            If the declaration has no meaning, the name is taken, or it is to stay in columns
+            (``columns=True``) and something that is defined already does not go with that.
+        ConfigurationError
+            If ``columns=True`` needs what is not installed.
         """
         if name in self._streams:
             raise DefinitionError(f"there is a stream named {name!r} already")
-        self._streams[name] = stream = Stream(name=name, source=source, **declaration)
+        stream = Stream(name=name, source=source, **declaration)
+        self._columns.declare(stream)
+        self._streams[name] = stream
         return stream
 
     @property
@@ -771,6 +781,7 @@ class Database:
                 ),
                 future=self._future,
                 membership=membership,
+                rows=self._detector_rows,
                 **self._programs_of(stream),
             )
         return run
@@ -901,6 +912,69 @@ class Database:
             run.finish()
         else:
             run.feed(events, Occurrence("punctuation", punctuation).us)
+
+    def take_staged(
+        self,
+        stream: Stream,
+        *,
+        follow: bool = False,
+        stop: threading.Event | None = None,
+        poll_s: float = 1.0,
+        on_batch: Callable[[int, int], None] | None = None,
+    ) -> int:
+        """Process the batches that a query of Spark publishes for a stream, each once.
+
+        The query is ``df.writeStream.format("activedb")`` (docs/sources.md), perhaps of another
+        program on another computer; no Spark is needed here. Define the rules first. What is taken
+        is deleted when it has taken effect; a batch that was cut off comes again, the same.
+
+        Parameters
+        ----------
+        stream : Stream
+            Declared as where Spark runs.
+        follow : bool
+            Go on until told to stop, instead of returning when everything published is taken.
+        stop : threading.Event, optional
+            Set by another thread or a signal handler: return after the batch at hand.
+        poll_s : float
+            Seconds between two looks, if nothing tells that there is a batch.
+        on_batch : callable ``(batch_id, rows)``, optional
+            Called on this thread after each batch.
+
+        Returns
+        -------
+        int
+            How many batches were taken.
+
+        Raises
+        ------
+        ConfigurationError
+            On ``memory://``, which Spark cannot see; if nothing was ever published for the stream,
+            and it is not followed.
+        CheckpointMismatch
+            If another query has fed the stream.
+        DefinitionError
+            If the columns of a batch are not those of the stream.
+        BatchFailed
+            As `StreamRun.apply`.
+        TransactionStateError
+            Inside a transaction.
+        """
+        if not self._store.is_shared:
+            raise ConfigurationError(
+                "memory:// belongs to this process, Spark cannot write to it: set ACTIVEDB_URL to "
+                "a Postgres that both can reach"
+            )
+        run = self.stream_run(stream)
+        taker = StagedTaker(
+            run, StagedJournal(self._store, stream.name), self.settings.future_max_s
+        )
+        return taker.take(
+            stop or threading.Event(),
+            follow=follow,
+            poll_s=poll_s,
+            on_batch=on_batch or (lambda batch_id, rows: None),
+        )
 
     # -- workflows of atomic batches ---------------------------------------------------------
 

@@ -151,6 +151,12 @@ class Programs:
                 )
         known = self._of.get(stream.name)
         chosen = _scheduler(scheduler, known)
+        if stream.columns and not isinstance(chosen, InColumns):
+            raise DefinitionError(
+                f"program {name}: stream {stream.name} is processed in columns (columns=True), and "
+                f"the scheduler {chosen.name!r} takes its events one by one: give the program "
+                'scheduler="columns", or leave out columns=True'
+            )
         if known is not None and chosen is not known.scheduler:
             raise DefinitionError(
                 f"program {name}: the programs of stream {stream.name} run in one serial order, by "

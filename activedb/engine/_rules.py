@@ -68,7 +68,7 @@ class Rules:
         self._sharing = Sharing()
         self._rows = rows
         self._declared_tables = declared_tables
-        self.check: Callable[[Rule], object] = lambda rule: None
+        self.checks: tuple[Callable[[Rule], object], ...] = ()
         self.texts = RuleTexts(self)
         # As read when the database was opened, for the rules that code defines from then on.
         self._persisted: dict[str, dict[str, Any]] = rows.read()
@@ -646,7 +646,8 @@ class Rules:
         if streams is not None:
             for rule in rules:
                 check_streams(rule, streams, may_follow=may_follow)
-                self.check(rule)
+                for check in self.checks:
+                    check(rule)
 
     def _check_tables(self, t: Transaction, rules: Iterable[Rule]) -> None:
         """Refuse rules about tables that are not there."""

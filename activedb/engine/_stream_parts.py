@@ -7,8 +7,8 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from activedb.engine._launcher import Launcher
+from activedb.engine._matched import MatchedSTransactions
 from activedb.engine._membership import Changes, Membership
-from activedb.engine._s_transactions import STransactions
 from activedb.engine._stream_programs import StreamPrograms
 from activedb.engine._stream_state import StreamState
 from activedb.engine._stream_time import StreamTime
@@ -40,7 +40,7 @@ class StreamParts:
     def __init__(
         self,
         state: StreamState,
-        s_transactions: STransactions,
+        s_transactions: MatchedSTransactions,
         *,
         forest: Forest,
         launcher: Launcher,
@@ -69,7 +69,8 @@ class StreamParts:
         The last part completes the batch if `entry` says so.
         """
         state, completes = self._state, entry.complete
-        state.buffer.add(arrivals.admitted)
+        elsewhere = self._s_transactions.elsewhere
+        state.buffer.add([*arrivals.admitted, *elsewhere.alone()])
         punctuation_us = entry.punctuation_us
         try:
             while True:
@@ -79,16 +80,17 @@ class StreamParts:
                     sequence=state.next_sequence,
                     punctuation_us=punctuation_us if next_us is None else next_us,
                     complete=completes and next_us is None,
-                    events=len(chunk),
+                    events=elsewhere.count(chunk, is_last=next_us is None),
                     late=len(arrivals.late),
                 )
                 self._run_part(entry, chunk, arrivals)
                 state.buffer.remove_first(len(chunk))
                 state.last, state.left_in_columns = entry, []
+                state.is_left_in_columns = False
                 if self._membership is not None:
                     self._membership.committed(self._joined)
                     self._membership.declared(entry.punctuation_us)
-                self.on_progress(len(chunk))
+                self.on_progress(entry.events)
                 if next_us is None:
                     return
                 entry, arrivals = replace(entry, part=entry.part + 1), Arrivals()
@@ -146,7 +148,7 @@ class StreamParts:
         if programs is not None:
             letters += programs.process(t, chunk, reached_us, fail_fast=each.fail_fast)
         forget_before_us = self._forget_before_us(reached_us)
-        left = list(state.left_in_columns)
+        left, is_left_in_columns = list(state.left_in_columns), state.is_left_in_columns
         keep = [
             arrival.record()
             for arrival in (*left, *arrivals.admitted)
@@ -158,8 +160,9 @@ class StreamParts:
         joined = self._joined = {} if self._membership is None else self._membership.changes()
 
         def write(connection: Any) -> None:
-            if left:
+            if is_left_in_columns:
                 self._journal.columns.forget_waiting(connection)
+                self._journal.columns.forget_notes(connection)
             self._journal.write(
                 connection,
                 final,

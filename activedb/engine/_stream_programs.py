@@ -19,10 +19,13 @@ from activedb.scheduling import (
     At,
     Detection,
     Outcome,
+    Partitioned,
     Refusal,
+    Scheduler,
     SerialOrder,
     State,
     STransaction,
+    TaskRunner,
     s_transaction_of,
 )
 from activedb.store import ProgramJournal
@@ -76,6 +79,7 @@ class StreamPrograms:
         self._forest = forest
         self._journal = journal
         self._counters = counters
+        self._scheduler: Scheduler = of.scheduler
         self._tables = [ProgramTable(shared, kept) for shared, kept in of.tables.items()]
         self._processed = 0
         # Of programs with rules: their detectors, and what these kept when a part last committed.
@@ -90,6 +94,17 @@ class StreamPrograms:
     def processed(self) -> int:
         """Events of all parts that have committed."""
         return self._processed
+
+    def run_in_tasks(self, runner: TaskRunner | None) -> None:
+        """From now on let others run what shares no state; None: this process runs all.
+
+        Raises
+        ------
+        DefinitionError
+            If the scheduler cannot be sent there.
+        """
+        of = self._of.scheduler
+        self._scheduler = of if runner is None else Partitioned(of, runner)
 
     # -- where it stands -------------------------------------------------------------------
 
@@ -256,10 +271,9 @@ class StreamPrograms:
 
     def _run_together(self, t: Transaction, works: list[Work]) -> bool:
         """Let the scheduler run all; False, and nothing has happened, if rows are refused."""
-        scheduler = self._of.scheduler
         for work in works:
-            scheduler.add(work.transaction)
-        scheduler.run(self.state)
+            self._scheduler.add(work.transaction)
+        self._scheduler.run(self.state)
         first = works[0].transaction.at
         try:
             self._left.versions += self._write(t, f"programs.{works[0].identity}", works[-1], first)

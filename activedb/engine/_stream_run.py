@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from activedb.engine._admission import Admission
 from activedb.engine._future import FutureLimit
 from activedb.engine._launcher import Launcher
+from activedb.engine._matched import MatchedSTransactions, placed
+from activedb.engine._matched_rules import matchable
 from activedb.engine._membership import Membership
-from activedb.engine._s_transactions import STransactions
 from activedb.engine._stream_parts import StreamParts
 from activedb.engine._stream_programs import StreamPrograms
 from activedb.engine._stream_state import StreamState
@@ -18,14 +19,26 @@ from activedb.engine._stream_time import StreamTime
 from activedb.engine._triggering import Triggering
 from activedb.errors import ConfigurationError
 from activedb.events import Occurrence
-from activedb.store import LedgerEntry, StreamJournal
-from activedb.streams import Arrival, Arrivals, AtomicBatch, Stream, fed_occurrences
+from activedb.scheduling import TaskRunner
+from activedb.store import DetectorRows, LedgerEntry, StreamJournal
+from activedb.streams import (
+    Arrival,
+    Arrivals,
+    AtomicBatch,
+    Matchable,
+    Matched,
+    Positions,
+    Stream,
+    fed_occurrences,
+)
 from activedb.transactions import Forest
 
 if TYPE_CHECKING:
-    from activedb.engine.columns import ColumnParts, ColumnProgram
+    from activedb.engine.columns import ColumnParts, ColumnProgram, ColumnRuleParts
 
 __all__ = ["StreamRun"]
+
+_OF_PYTHON: Mapping[str, Any] = {"source": {"kind": "Python"}, "punctuation_us": None}
 
 
 class StreamRun:
@@ -36,8 +49,7 @@ class StreamRun:
     row, the waiting events and the dead letters commit with their effects. A part that the
     ledger knows is not processed again.
 
-    If its program runs in columns (`activedb.engine.columns`), all that the punctuation has passed
-    is one part.
+    In columns (`activedb.engine.columns`) all that the punctuation has passed is one part, or few.
 
     Not thread-safe: one thread feeds a stream.
     """
@@ -53,6 +65,7 @@ class StreamRun:
         time: StreamTime,
         future: FutureLimit,
         membership: Membership | None = None,
+        rows: DetectorRows,
         programs: StreamPrograms | None = None,
         columns: ColumnProgram | None = None,
     ):
@@ -60,12 +73,25 @@ class StreamRun:
         self._launcher = launcher
         self._journal = journal
         self._membership = membership
-        self._s_transactions = STransactions(stream, triggering=triggering, time=time)
-        waiting = None
-        if columns is not None:
-            from activedb.engine.columns import ColumnAdmission, ColumnParts, WaitingColumns
+        self._forest = forest
+        self._triggering = triggering
+        self._has_programs = programs is not None
+        self._s_transactions = MatchedSTransactions(stream, triggering=triggering, time=time)
+        waiting, rules = None, None
+        if columns is not None or stream.columns:
+            from activedb.engine.columns import ColumnRules, WaitingColumns
 
             waiting = WaitingColumns()
+            if columns is None:
+                rules = ColumnRules(
+                    stream,
+                    catalog=triggering.catalog,
+                    s_transactions=self._s_transactions,
+                    journal=journal.columns,
+                    rows=rows,
+                    counters=triggering.counters,
+                    s_transactions_max=forest.settings.batch_events_max,
+                )
         self._state = StreamState(
             stream,
             forest=forest,
@@ -74,7 +100,7 @@ class StreamRun:
             journal=journal,
             time=time,
             membership=membership,
-            programs=programs if columns is None else columns,
+            programs=columns or rules or programs,
             columns=waiting,
         )
         self._by_rows = StreamParts(
@@ -87,11 +113,26 @@ class StreamRun:
             membership=membership,
             programs=programs,
         )
-        # Here the two ways of processing part: event by event, and in columns.
+        # What runs in columns is not partitioned.
+        self._partitioned = programs if columns is None and forest.settings.scale_out else None
+        # Here the ways of processing part: event by event, and in columns.
         self._admission = Admission(self._state, future)
-        self._parts: StreamParts | ColumnParts = self._by_rows
-        if columns is not None:
+        self._parts: StreamParts | ColumnParts | ColumnRuleParts = self._by_rows
+        if waiting is not None:
+            from activedb.engine.columns import ColumnAdmission, ColumnParts, ColumnRuleParts
+
             self._admission = ColumnAdmission(self._state, future)
+        if rules is not None:
+            self._parts = ColumnRuleParts(
+                self._state,
+                self._s_transactions,
+                rules=rules,
+                forest=forest,
+                launcher=launcher,
+                journal=journal,
+                on_progress=lambda events: self.on_progress(events),
+            )
+        elif columns is not None:
             self._parts = ColumnParts(
                 self._state,
                 self._s_transactions,
@@ -121,6 +162,45 @@ class StreamRun:
     def on_progress(self, call: Callable[[int], None]) -> None:
         self._by_rows.on_progress = call
 
+    def run_in_tasks(self, runner: TaskRunner | None) -> None:
+        """Let others run the s-transactions of the stream's programs that share no state.
+
+        Only if the setting ``scale_out`` is on; and not those of a program in columns. What comes
+        of them is the same.
+
+        Parameters
+        ----------
+        runner : TaskRunner or None
+            Such as ``SparkFeed.tasks``; None: this process runs all again.
+
+        Raises
+        ------
+        DefinitionError
+            If the programs' scheduler cannot be sent there.
+        """
+        if self._partitioned is not None:
+            self._partitioned.run_in_tasks(runner)
+
+    def matchable(self) -> Matchable:
+        """Which rules can be matched elsewhere, by key, and come with the batches. O(rules)."""
+        stream, settings = self.stream, self._forest.settings
+        keeps_here = None
+        if self._parts is not self._by_rows:
+            keeps_here = "the stream is processed in columns"
+        elif stream.producer is not None or self._membership is not None:
+            keeps_here = "its producers tell what is complete"
+        elif stream.accuracy is not None:
+            keeps_here = "its timestamps are intervals, whose order may be uncertain"
+        return matchable(
+            stream,
+            self._triggering.catalog,
+            self._triggering.lines,
+            last=self._state.last,
+            partials_max=settings.partials_max or None,
+            sees_all=self._has_programs,
+            keeps_here=keeps_here,
+        )
+
     def apply(self, batch: AtomicBatch) -> None:
         """Process a micro-batch, unless the ledger says that it took effect already.
 
@@ -129,19 +209,23 @@ class StreamRun:
         BatchFailed
             At an offending event, if asked to stop there; nothing of the part is written then.
         CheckpointMismatch
-            If the batch does not continue what the ledger holds.
+            If the batch does not continue what the ledger holds, or is another than the one that
+            took effect.
         """
         if self._membership is not None:
             raise ConfigurationError(
                 f"the producers of stream {self.stream.name} stamp its events: they come from "
                 "Python, with db.feed"
             )
-        self.check_continues(batch.query_id, batch.batch_id)
+        self.check_continues(batch.query_id, batch.batch_id, batch.continues)
+        self._end_of_other_query(batch.query_id)
         self._apply(
             batch.query_id,
             batch.batch_id,
-            lambda: self._admission.of_batch(batch),
+            lambda: placed(self._admission.of_batch(batch), batch.matched),
             batch.punctuation_us,
+            batch.matched,
+            batch.position,
         )
 
     def feed(self, events: Iterable[Occurrence], punctuation_us: int | None = None) -> None:
@@ -203,16 +287,24 @@ class StreamRun:
             query_id, batch_id = self._state.next_feed()
             self._apply(query_id, batch_id, self._admission.none, stable_us)
 
-    def finish(self) -> None:
+    def finish(self, left: Matched | None = None) -> None:
         """The end of the stream: process the events that still wait, end the detached rules.
 
         What waits for producers goes on waiting for them. Time goes on to the newest event and not
         beyond it: what would be due later waits for a later punctuation.
+
+        Parameters
+        ----------
+        left : Matched, optional
+            What comes of events that wait elsewhere, as ``SparkFeed.left`` tells it.
         """
         self._state.mend()
         last = self._state.last
         newest_us = None if self._membership is not None else self._state.newest_us()
+        if left is not None and left.newest_us is not None:
+            newest_us = max(left.newest_us, left.newest_us if newest_us is None else newest_us)
         if last is not None and newest_us is not None:
+            self._s_transactions.elsewhere.take(left, last.punctuation_us)
             first = replace(last, part=last.part + 1, punctuation_us=newest_us + 1, complete=True)
             self._parts.run(first, self._admission.none())
         self._launcher.join()
@@ -250,7 +342,20 @@ class StreamRun:
         """The events that came too late, in order of arrival."""
         return [Arrival.restore(record) for record in self._journal.late()]
 
-    def check_continues(self, query_id: str | None, batch_id: int) -> None:
+    def positions(self) -> Positions | None:
+        """How far the source has been read: what a feed with a new checkpoint goes on from.
+
+        None: the stream has not been fed. O(batches).
+        """
+        self._state.mend()
+        last = self._state.last
+        if last is None:
+            return None
+        return Positions(last.query_id, last.batch_id, self._journal.positions())
+
+    def check_continues(
+        self, query_id: str | None, batch_id: int, continues: str | None = None
+    ) -> None:
         """Check that a feed which goes on with this batch continues what the ledger holds.
 
         Parameters
@@ -259,6 +364,8 @@ class StreamRun:
             The feed's query; None for one that has not begun.
         batch_id : int
             The batch it goes on with.
+        continues : str or None
+            As of its batches.
 
         Raises
         ------
@@ -266,7 +373,17 @@ class StreamRun:
             If events would be processed twice, or not at all.
         """
         self._state.mend()
-        self._state.check_continues(query_id, batch_id)
+        self._state.check_continues(query_id, batch_id, continues)
+
+    def _end_of_other_query(self, query_id: str) -> None:
+        """Process what a query that does not go on has left of its last batch."""
+        last = self._state.last
+        if last is None or last.query_id == query_id or last.complete or last.position is None:
+            return
+        known = (self.punctuation_us, last.position["punctuation_us"])
+        until_us = max((us for us in known if us is not None), default=None)
+        rest = replace(last, part=last.part + 1, punctuation_us=until_us, complete=True)
+        self._parts.run(rest, self._admission.none())
 
     def _apply(
         self,
@@ -274,10 +391,13 @@ class StreamRun:
         batch_id: int,
         arrivals: Callable[[], Arrivals],
         punctuation_us: int | None,
+        matched: Matched | None = None,
+        position: Mapping[str, Any] | None = _OF_PYTHON,
     ) -> None:
         last = self._state.last
         part = 0
         if last is not None and last.query_id == query_id and batch_id <= last.batch_id:
+            self._state.check_same(query_id, batch_id, position)
             if batch_id < last.batch_id or last.complete:
                 return
             part = last.part + 1
@@ -292,6 +412,8 @@ class StreamRun:
             events=0,
             late=0,
             dead=0,
+            position=position,
         )
+        self._s_transactions.elsewhere.take(matched, self.punctuation_us)
         # Rows of a batch that has parts in the ledger are in the buffer already.
         self._parts.run(first, arrivals() if part == 0 else self._admission.none())

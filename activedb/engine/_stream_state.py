@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from activedb.engine._firings import STREAM_RUN
 from activedb.engine._launcher import Launcher
@@ -13,14 +15,21 @@ from activedb.engine._stream_time import StreamTime
 from activedb.engine._triggering import Triggering
 from activedb.errors import CheckpointMismatch, UncertainOrder
 from activedb.events import Occurrence
-from activedb.store import LedgerEntry, StreamJournal
+from activedb.store import ColumnNote, LedgerEntry, StreamJournal
 from activedb.streams import Arrival, EventTimeBuffer, Stream
 from activedb.transactions import Forest
 
 if TYPE_CHECKING:
-    from activedb.engine.columns import ColumnProgram, WaitingColumns
+    from activedb.engine.columns import ColumnProgram, ColumnRules, WaitingColumns
 
 __all__ = ["StreamState"]
+
+Position: TypeAlias = Mapping[str, Any]
+_SHOWN_CHARS_MAX = 120
+_RESUME = (
+    "go on behind the last batch of the database, with an empty checkpoint: activedb run --resume "
+    "--checkpoint DIR, in Python SparkFeed(…, resume=run.positions())"
+)
 
 
 class StreamState:
@@ -38,8 +47,11 @@ class StreamState:
     columns : WaitingColumns or None
         The same, of a stream that is processed in columns: `buffer` is empty then between parts.
     left_in_columns : list of Arrival
-        Those of `buffer` that an earlier run has kept as columns: the next part has to keep them
-        one by one.
+        Those that an earlier run has kept as columns: the next part has to keep them one by one.
+    is_left_in_columns : bool
+        Whether it has kept anything in columns, which this one does not.
+    left_in_rows : bool
+        Whether an earlier run has kept events one by one, while this one keeps columns.
     last : LedgerEntry or None
         The part that was processed last.
     """
@@ -54,13 +66,14 @@ class StreamState:
         journal: StreamJournal,
         time: StreamTime,
         membership: Membership | None,
-        programs: StreamPrograms | ColumnProgram | None,
+        programs: StreamPrograms | ColumnProgram | ColumnRules | None,
         columns: WaitingColumns | None = None,
     ):
         self.stream = stream
         self.buffer = EventTimeBuffer()
         self.columns = columns
         self.left_in_columns: list[Arrival] = []
+        self.is_left_in_columns = self.left_in_rows = False
         self.last: LedgerEntry | None = None
         self._is_torn = False  # whether a reading was cut off, so that this is not what is recorded
         self._forest = forest
@@ -139,7 +152,7 @@ class StreamState:
         if self._programs is not None and renews:
             processed_before = self._journal.totals()["events"]
             (self._programs.begin if begins else self._programs.load)(processed_before)
-        self._load_waiting()
+        self._load_waiting(renews=renews)
         passed_us = self.punctuation_us
         if passed_us is not None:
             processed, _ = self.buffer.first(passed_us, len(self.buffer))
@@ -156,44 +169,54 @@ class StreamState:
         if self._is_torn:
             self.load(begins=False)
 
-    def _load_waiting(self) -> None:
+    def _load_waiting(self, *, renews: bool) -> None:
         """Read the events that wait, and those that are kept, however they were left."""
-        self.left_in_columns = []
-        self.buffer.add(Arrival.restore(record) for record in self._journal.kept_events())
-        kept = self._journal.columns.waiting()
-        if self.columns is None and not kept:
+        journal, passed_us = self._journal.columns, self.punctuation_us
+        arrivals = [Arrival.restore(record) for record in self._journal.kept_events()]
+        kept, notes = journal.waiting(), journal.notes()
+        self.left_in_columns, self.left_in_rows = [], bool(arrivals)
+        self.is_left_in_columns = self.columns is None and bool(kept or notes)
+        if self.columns is None and not self.is_left_in_columns:
+            self.buffer.add(arrivals)
             return
-        from activedb.engine.columns import events_of_bytes, in_columns
+        from activedb.engine.columns import ColumnEvents, dead_of, events_of_bytes, in_columns
 
         parts = [events_of_bytes(data) for data in kept]
+        if ColumnNote.RULES not in notes:  # what programs have processed is not there for rules
+            parts = [part.since(passed_us) for part in parts]
         if self.columns is None:  # it was processed in columns before
-            passed_us = self.punctuation_us
-            for part in parts:
-                left = part if passed_us is None else part.take(part.us >= passed_us)
-                self.left_in_columns += left.arrivals()
-            self.buffer.add(self.left_in_columns)
+            left = ColumnEvents.joined(parts)
+            self.left_in_columns = left.take(~dead_of(notes, left)).arrivals()
+            self.buffer.add([*arrivals, *self.left_in_columns])
             return
-        arrivals, _ = self.buffer.first(None, len(self.buffer))
-        self.buffer.remove_first(len(arrivals))
         parts.append(in_columns(self.stream, arrivals).in_order())
-        self.columns.restore(parts, self.punctuation_us)
+        self.columns.restore(parts, passed_us)
+        if renews and self._programs is not None:
+            passed = ColumnEvents.joined([part.before(passed_us) for part in parts]).in_order()
+            assert not isinstance(self._programs, StreamPrograms)
+            self._programs.absorb(passed.take(~dead_of(notes, passed)), notes)
 
-    def check_continues(self, query_id: str | None, batch_id: int) -> None:
+    def check_continues(
+        self, query_id: str | None, batch_id: int, continues: str | None = None
+    ) -> None:
         """Check that a batch continues what the ledger holds; see `StreamRun.check_continues`."""
         last = self.last
         name = self.stream.name
         if last is not None and last.query_id != query_id:
+            if continues is not None:
+                self._check_resumes(last, continues, batch_id)
+                return
             raise CheckpointMismatch(
                 f"stream {name} was fed by query {last.query_id} so far, and this is "
                 f"{'a new query' if query_id is None else f'query {query_id}'}: its checkpoint is "
-                f"new, or another one. Use the old checkpoint, or start over with an empty "
-                f"database"
+                f"new, or another one. Use the old checkpoint; or, if that is lost, {_RESUME}; or "
+                f"start over with an empty database"
             )
         if last is not None and batch_id > last.batch_id + 1:
             raise CheckpointMismatch(
                 f"stream {name}: the checkpoint is at batch {batch_id}, but this database stopped "
                 f"at batch {last.batch_id}. Use the database that belongs to the checkpoint, as it "
-                f"was last"
+                f"was last; or, if this is all there is of it, {_RESUME}"
             )
         if last is None and batch_id > 0:
             raise CheckpointMismatch(
@@ -201,6 +224,38 @@ class StreamState:
                 f"seen none of its batches. Use the old database, or remove the checkpoint to "
                 f"start over"
             )
+
+    def _check_resumes(self, last: LedgerEntry, continues: str, batch_id: int) -> None:
+        if (continues, batch_id) != (last.query_id, last.batch_id + 1):
+            raise CheckpointMismatch(
+                f"stream {self.stream.name}: this checkpoint goes on with batch {batch_id}, behind "
+                f"query {continues}, but this database stopped at batch {last.batch_id} of query "
+                f"{last.query_id}. Use the checkpoint of that query; or, if it is lost, {_RESUME}"
+            )
+
+    def check_same(self, query_id: str, batch_id: int, position: Position | None) -> None:
+        """Check that a batch that has taken effect comes again as it was then.
+
+        Raises
+        ------
+        CheckpointMismatch
+            If it has other rows: they would be passed over.
+        """
+        is_there, recorded = self._journal.position(query_id, batch_id)
+        if not is_there:
+            raise CheckpointMismatch(
+                f"stream {self.stream.name}: batch {batch_id} of query {query_id} is none that "
+                f"this database has seen, though it has seen later ones: the checkpoint has lost "
+                f"where it began (activedb.json). Restore it from a copy; or {_RESUME}"
+            )
+        if position is None or recorded is None or recorded["source"] == position["source"]:
+            return
+        raise CheckpointMismatch(
+            f"stream {self.stream.name}: batch {batch_id} comes with other rows than those that "
+            f"took effect: {_shown(recorded)} then, {_shown(position)} now. The checkpoint is an "
+            f"older copy, or the stream was fed without it. Use the checkpoint as it was last; or, "
+            f"if it is lost, {_RESUME}"
+        )
 
     def _absorb(self, o: Occurrence) -> None:
         """Show the detectors an event that was processed before a restart."""
@@ -213,3 +268,8 @@ class StreamState:
 
 def _sequence(entry: LedgerEntry | None) -> int:
     return 0 if entry is None else entry.sequence
+
+
+def _shown(position: Position) -> str:
+    text = json.dumps(position["source"])
+    return text if len(text) <= _SHOWN_CHARS_MAX else f"{text[:_SHOWN_CHARS_MAX]}…"

@@ -23,6 +23,11 @@ class StreamTime:
     from them again after a restart, or is written with each part that has changed it.
 
     Not thread-safe: used by the one thread that feeds the stream.
+
+    Attributes
+    ----------
+    elsewhere : frozenset of str
+        Rules that are matched elsewhere, so that nothing has to be kept for them here.
     """
 
     def __init__(
@@ -34,6 +39,7 @@ class StreamTime:
         rows: DetectorRows,
         counters: Counters,
     ):
+        self.elsewhere: frozenset[str] = frozenset()
         self._stream = stream
         self._counters = counters
         self._catalog = catalog
@@ -47,7 +53,11 @@ class StreamTime:
     def rules(self) -> list[Subscription]:
         """The rules that follow the stream's time, as they are committed; O(rules)."""
         found = self._catalog.listening_to_any(self._keys)
-        return [s for s in found if s.is_stateful and self._follows(s)]
+        return [
+            s
+            for s in found
+            if s.is_stateful and self._follows(s) and s.rule.name not in self.elsewhere
+        ]
 
     def is_replayed(self, subscription: Subscription) -> bool:
         """Whether a rule is shown the kept events again after a restart."""

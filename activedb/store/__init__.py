@@ -4,7 +4,7 @@ from sqlalchemy import Connection
 
 from activedb.store._borrowed import BorrowedSession, borrow, connection_of, listen_to
 from activedb.store._changed_rows import ChangedRows
-from activedb.store._column_journal import ColumnJournal
+from activedb.store._column_journal import ColumnJournal, ColumnNote
 from activedb.store._column_rows import ColumnRows
 from activedb.store._connect import new_metadata, open_store
 from activedb.store._detector_rows import Adopted, DetectorRows
@@ -32,6 +32,9 @@ from activedb.store._server_waits import Backend
 from activedb.store._session import Durable, Session
 from activedb.store._slot import Peeked, Slot
 from activedb.store._slot_tables import FollowedTable
+from activedb.store._staged_journal import StagedBatch, StagedJournal
+from activedb.store._staging import Attempt, Staging, staging
+from activedb.store._staging_progress import Sink
 from activedb.store._statements import (
     Parameters,
     StatementPlan,
@@ -61,12 +64,14 @@ from activedb.store._written import (
 
 __all__ = [
     "Adopted",
+    "Attempt",
     "Backend",
     "Begin",
     "BorrowedSession",
     "Change",
     "ChangedRows",
     "ColumnJournal",
+    "ColumnNote",
     "ColumnRows",
     "Commit",
     "Connection",
@@ -95,7 +100,11 @@ __all__ = [
     "Row",
     "RuleRows",
     "Session",
+    "Sink",
     "Slot",
+    "StagedBatch",
+    "StagedJournal",
+    "Staging",
     "StatementPlan",
     "Store",
     "StreamJournal",
@@ -121,6 +130,7 @@ __all__ = [
     "plan_write",
     "rows_by_default",
     "select_of",
+    "staging",
     "tables_of",
     "update_of",
     "workflow_names",

@@ -36,6 +36,8 @@ class LedgerEntry:
         Whether this is the micro-batch's last part.
     events, late, dead : int
         Events processed in this part, and late and dead ones that arrived with it.
+    position : mapping or None
+        Where the source stands behind the micro-batch; see `AtomicBatch.position`.
     """
 
     query_id: str
@@ -47,6 +49,7 @@ class LedgerEntry:
     events: int
     late: int
     dead: int
+    position: Mapping[str, Any] | None = None
 
 
 class StreamJournal:
@@ -76,6 +79,25 @@ class StreamJournal:
         if row is None:
             return None
         return LedgerEntry(**{name: row[name] for name in LedgerEntry.__slots__})
+
+    def positions(self) -> list[Mapping[str, Any] | None]:
+        """Where the source stood behind each micro-batch, oldest first. O(batches)."""
+        c = ledger.c
+        statement = (
+            select(c.position).where(c.stream == self._stream, c.part == 0).order_by(c.sequence)
+        )
+        with translated("read the ledger"), self._store.short() as connection:
+            return list(connection.execute(statement).scalars())
+
+    def position(self, query_id: str, batch_id: int) -> tuple[bool, Mapping[str, Any] | None]:
+        """Whether a micro-batch has taken effect, and where the source stood then, if known."""
+        c = ledger.c
+        statement = select(c.position).where(
+            c.query_id == query_id, c.batch_id == batch_id, c.part == 0
+        )
+        with translated("read the ledger"), self._store.short() as connection:
+            row = connection.execute(statement).first()
+        return row is not None, None if row is None else row.position
 
     def kept_events(self) -> list[Mapping[str, Any]]:
         """Events that wait, and processed ones that patterns may still need, in time order."""

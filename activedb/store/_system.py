@@ -38,6 +38,9 @@ __all__ = [
     "producers",
     "program_states",
     "rules",
+    "sinks",
+    "staged_batches",
+    "staged_rows",
     "stream_events",
     "system",
     "versions",
@@ -60,11 +63,13 @@ ledger = Table(
     Column("late", BigInteger, nullable=False),
     Column("dead", BigInteger, nullable=False),
     Column("committed_at", DateTime(timezone=True), server_default=func.now(), nullable=False),
+    Column("position", JSON(none_as_null=True)),
     UniqueConstraint("stream", "sequence", name="activedb_ledger_sequence"),
 )
 """One row per atomic batch, written in the transaction of the batch's effects. A micro-batch is
 processed in one or more parts; the last is ``complete``. ``sequence`` counts the parts of a
-stream, so that two processes cannot both feed it."""
+stream, so that two processes cannot both feed it. ``position`` says where the source stands behind
+the micro-batch; see `AtomicBatch.position`."""
 
 stream_events = Table(
     "activedb_stream_events",
@@ -243,9 +248,10 @@ kept_columns = Table(
     Column("data", LargeBinary, nullable=False),
 )
 """What parts that were processed in columns leave behind: a row, or a few, for all of one kind that
-the part of this ``sequence`` does. Of events that wait, which else are single rows of
-`stream_events`, ``name`` is empty; else it is the table into which versions were written, else in
-`versions`. ``last_us`` is the time of the last of them."""
+the part of this ``sequence`` does. Of events that wait, or that rules may need, which else are
+single rows of `stream_events`, ``name`` is empty; of notes on them it begins with a space; else it
+is the table into which versions were written, else in `versions`. ``last_us`` is the time of the
+last of them."""
 
 workflows = Table(
     "activedb_workflows",
@@ -329,3 +335,42 @@ rules = Table(
 """One row per rule, written in the transaction that changes it: what a restart takes over, and
 which definition (``fingerprint``) that belongs to. ``quarantine``: since when and why the rule is
 not run any more."""
+
+sinks = Table(
+    "activedb_sinks",
+    system,
+    Column("kind", String(10), primary_key=True),
+    Column("name", String(200), primary_key=True),
+    Column("query_id", String(100), primary_key=True),
+    Column("batch_id", BigInteger, nullable=False),
+    Column("known", JSON(none_as_null=True)),
+    Column("published_at", DateTime(timezone=True), server_default=func.now(), nullable=False),
+)
+"""How far each query of Spark is that writes here: the last micro-batch it has published, into the
+stream or table (``kind``) of that ``name``. ``known``, of a stream: the newest times in what has
+been taken, from which its punctuation follows."""
+
+staged_batches = Table(
+    "activedb_staged_batches",
+    system,
+    Column("stream", String(200), primary_key=True),
+    Column("batch_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("query_id", String(100), nullable=False),
+    Column("rows", BigInteger, nullable=False),
+    Column("published_at", DateTime(timezone=True), server_default=func.now(), nullable=False),
+)
+"""Micro-batches that are published for a stream and that nobody has taken yet."""
+
+staged_rows = Table(
+    "activedb_staged_rows",
+    system,
+    Column("query_id", String(100), primary_key=True),
+    Column("batch_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("writer", String(32), primary_key=True),
+    Column("piece", Integer, primary_key=True, autoincrement=False),
+    Column("place", Integer),
+    Column("data", LargeBinary, nullable=False),
+)
+"""What tasks of Spark have staged, in pieces of many rows: of a stream as Arrow's IPC streams, of a
+table as JSON. ``writer`` is one attempt of one task. ``place`` is the partition whose attempt
+counts; NULL until its batch is published, and of other attempts for ever."""

@@ -22,7 +22,15 @@ from activedb.store import is_storable
 from activedb.streams._batch import PARAM_PREFIX, AtomicBatch
 from activedb.streams._declaration import Stream
 
-__all__ = ["Arrival", "Arrivals", "Refused", "fed_occurrences", "of_batch", "of_occurrences"]
+__all__ = [
+    "Arrival",
+    "Arrivals",
+    "Refused",
+    "fed_occurrences",
+    "of_batch",
+    "of_occurrences",
+    "require_keepable",
+]
 
 _SHOWN_MAX = 60  # characters of what was given instead of events
 
@@ -157,7 +165,7 @@ def of_occurrences(
             try:
                 if problem is not None:
                     raise BadEvent(problem)
-                check(_keepable(o))
+                check(require_keepable(o))
                 yield o
             except BadEvent as error:
                 payload = {"type": o.name, "timestamp": str(o.timestamp), **_shown(o.params)}
@@ -215,7 +223,7 @@ def _events(
         if problem is None:
             try:
                 when = _time(us, low_us, high_us)
-                o = _keepable(Occurrence(kind, when, params, id=event_id))
+                o = require_keepable(Occurrence(kind, when, params, id=event_id))
                 check(o)
                 yield o
                 continue
@@ -242,8 +250,14 @@ def _problem(stream: Stream, kind: str | None, params: Mapping[str, Any]) -> str
     return None
 
 
-def _keepable(o: Occurrence) -> Occurrence:
-    """Check at the door that the event can be kept."""
+def require_keepable(o: Occurrence) -> Occurrence:
+    """Check at the door that the event can be kept; the event.
+
+    Raises
+    ------
+    BadEvent
+        If it cannot.
+    """
     encode_params(o.params)
     if o.id is not None and not is_storable(o.id):
         raise BadEvent(f"the id {o.id!r} has characters that a database cannot keep")

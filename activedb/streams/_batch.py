@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from activedb.streams._matched import Matched
 
 PARAM_PREFIX = "p_"
 
@@ -28,6 +33,23 @@ class EventTable(Protocol):
 
     def column(self, name: str) -> EventColumn:
         """Return the column called ``name``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """How far the source of a stream has been read, as the database knows it.
+
+    Attributes
+    ----------
+    query_id, batch_id : str, int
+        The last micro-batch.
+    known : list of mapping or None
+        `AtomicBatch.position` of each, oldest first.
+    """
+
+    query_id: str
+    batch_id: int
+    known: list[Mapping[str, Any] | None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +86,24 @@ class AtomicBatch:
         latest; once the batch is processed, a row of a later one with a smaller
         ``event_time_us`` (``event_low_us``, if there is one) is late. Never decreases from batch
         to batch. None: nothing is known yet.
+    matched : Matched or None
+        What elsewhere became of rows that are not in the table; None: all rows are.
+    position : mapping or None
+        Where the source stands behind the batch, to be kept with its effects; values that JSON has:
+
+        ==================  =======================================================================
+        ``source``          its ``kind``, and what tells this batch from another one: the names of
+                            its files, or the source's own offset behind it
+        ``punctuation_us``  of this batch
+        ``reached_us``      what the next batch's will be, or None
+        ``producers``       what is known of producers behind it; only if the stream declares them
+        ``elsewhere``       true if Spark keeps more of the rows, as for ``matched``
+        ==================  =======================================================================
+
+        None: nothing is known, and nothing can be gone on with from there.
+    continues : str or None
+        The query that fed the stream before, if this one begins behind what that one has done. The
+        batches go on from the last of that one, in their ids, too.
     """
 
     stream: str
@@ -71,6 +111,9 @@ class AtomicBatch:
     batch_id: int
     table: EventTable
     punctuation_us: int | None
+    matched: Matched | None = None
+    position: Mapping[str, Any] | None = None
+    continues: str | None = None
 
     @property
     def has_intervals(self) -> bool:

@@ -36,7 +36,7 @@ class Stream:
     ----------
     name : str
         A letter or ``_``, then letters, digits and ``_``; at most 63 characters.
-    source : Files, Rate, Socket, Replay or Kafka, optional
+    source : Files, Rate, Socket, Replay, Kafka or Staged, optional
         Where the rows come from. None for a stream fed from a DataFrame, or from Python.
     type : str
         Expression for the event type, ``"'TWEET'"`` or ``"upper(kind)"``; a stream of producers
@@ -83,6 +83,10 @@ class Stream:
         with `membership`.
     waiting_max : int
         How many events may wait until they are stable; a feed that goes beyond is refused.
+    columns : bool
+        Whether its events stay in columns from their source to the detectors of rules, which takes
+        hundreds of thousands of them a second: only what completes a pattern becomes an object.
+        Rules on it are then single events and patterns that columns can find (docs/rules.md).
 
     Raises
     ------
@@ -106,6 +110,7 @@ class Stream:
     silent_after: float | timedelta | None = None
     on_silent: Callable[[ProducerSilent], object] | None = None
     waiting_max: int = 100_000
+    columns: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
@@ -122,6 +127,7 @@ class Stream:
             if self.delay < timedelta(0):
                 raise DefinitionError(f"delay must not be negative, not {self.delay}")
             self._check_accuracy()
+            self._check_columns()
             if self.latency_max is not None:
                 require_seconds("latency_max", self.latency_max)
         except DefinitionError as error:
@@ -146,6 +152,20 @@ class Stream:
         if isinstance(self.latency_max, timedelta):
             return self.latency_max.total_seconds()
         return self.latency_max
+
+    def _check_columns(self) -> None:
+        if not isinstance(self.columns, bool):
+            raise DefinitionError(f"columns is True or False, not {self.columns!r}")
+        if not self.columns:
+            return
+        if self.membership is not None:
+            raise DefinitionError(
+                "the events of producers come one by one, not in columns: leave out columns=True"
+            )
+        if self.accuracy is not None:
+            raise DefinitionError(
+                "in columns timestamps are exact: leave out accuracy, or columns=True"
+            )
 
     def _check_accuracy(self) -> None:
         accuracy = self.accuracy

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 from activedb.errors import DefinitionError
 from activedb.streams._checks import require_count, require_options, require_seconds, require_text
 
-__all__ = ["Files", "Kafka", "Rate", "Replay", "Socket", "Source"]
+__all__ = ["Files", "Kafka", "Rate", "Replay", "Socket", "Source", "Staged"]
 
 FORMATS = ("csv", "json", "orc", "parquet", "text")
 TEXT_FORMATS = ("csv", "json", "text")
@@ -263,7 +263,16 @@ class Kafka:
         object.__setattr__(self, "options", require_options(self.options))
 
 
-Source: TypeAlias = Files | Rate | Socket | Replay | Kafka
+@dataclass(frozen=True)
+class Staged:
+    """What a query of Spark, perhaps elsewhere, publishes for the stream in this database.
+
+    The query is ``spark_bridge.events(df, stream).writeStream.format("activedb")``; see
+    docs/sources.md. Whoever takes its batches needs no Spark.
+    """
+
+
+Source: TypeAlias = Files | Rate | Socket | Replay | Kafka | Staged
 
 
 def _require_one_of(what: str, value: object, known: tuple[str, ...]) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from activedb.errors import ConfigurationError, DefinitionError, FeedFailed
-from activedb.streams import AtomicBatch, Kafka, Rate, Replay, Socket, Stream
+from activedb.streams import AtomicBatch, Kafka, Positions, Rate, Replay, Socket, Stream
 from spark_bridge import SparkFeed
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
@@ -386,7 +386,9 @@ def test_kafka_limit_that_no_longer_fits_begins_the_query_anew(
     limits = []
 
     # Another source with a limit that is read when the query begins: there is no broker here.
-    def read(spark: Any, stream: Stream, source: Kafka, rows_max: int) -> tuple[Any, None]:
+    def read(
+        spark: Any, stream: Stream, source: Kafka, rows_max: int, start: object
+    ) -> tuple[Any, None]:
         limits.append(rows_max)
         files = spark.readStream.option("maxFilesPerTrigger", rows_max)
         return files.text(str(playground.input)), None
@@ -422,3 +424,10 @@ def test_kafka_topic_is_read_to_its_end_once(playground: Any, clicks: Any) -> No
     before = len(playground.batches)
     SparkFeed(stream, None, playground.checkpoint).run(playground.batches.append)
     assert sum(batch.table.num_rows for batch in playground.batches[before:]) == 0
+    first, *others = playground.batches
+    behind = Positions(first.query_id, 0, [first.position])
+    rest: list[AtomicBatch] = []
+    resumed = SparkFeed(stream, None, playground.checkpoint.with_name("new"), resume=behind)
+    resumed.run(rest.append)
+    assert sum(batch.table.num_rows for batch in rest) == sum(b.table.num_rows for b in others)
+    assert {batch.continues for batch in rest} <= {first.query_id}

@@ -12,7 +12,14 @@ from activedb.errors import ConnectionLost, TableOwned
 from activedb.store._system import kept_columns, stream_events
 from tests.databases import PATIENCE_S, place
 from tests.engine.ledger import at, read
-from tests.engine.programs.column_bank import QUIET, SIZE, TELLING, occurrence_of, open_bank
+from tests.engine.programs.column_bank import (
+    QUIET,
+    REFUSED,
+    SIZE,
+    TELLING,
+    occurrence_of,
+    open_bank,
+)
 from tests.engine.programs.killed_columns import Alone, apply_all, batches
 from tests.histories.processes import Server, Worker
 
@@ -123,6 +130,23 @@ def test_events_wait_as_columns_and_versions_are_kept_so(where: Place) -> None:
     opened.apply(2, [], 60)
     assert read(opened.db, kept_columns) == []
     assert opened.everything()["accounts"] == {1: 15.0}
+
+
+def test_events_go_on_waiting_when_a_part_after_a_restart_goes_row_by_row(
+    postgres_url: str,
+) -> None:
+    with place(postgres_url) as where:
+        opened = open_bank(where, TELLING)
+        opened.apply(0, DEPOSITS, 2)
+        opened.db.close()
+        opened = open_bank(where, TELLING)
+        opened.apply(1, [("DEPOSIT", 3.5, None, 7, 0, REFUSED)], 4)
+        opened.db.close()
+        opened = open_bank(where, TELLING)
+        opened.apply(2, [], 6)
+        found = opened.everything()
+    assert found["accounts"] == {1: 15.0}
+    assert found["totals"] == {"events": 4, "late": 0, "dead": 0}
 
 
 def test_rows_are_read_as_each_part_leaves_them(where: Place) -> None:
