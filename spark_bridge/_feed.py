@@ -56,9 +56,9 @@ class SparkFeed:
         this name.
     spark : Mapping[str, str], optional
         Settings of Spark, if it has to be started: the database's ``settings.of_spark``.
-    matchable : Matchable, optional
-        What Spark's executors shall match: ``stream_run.matchable()``. None: nothing, it is matched
-        where the batches are applied.
+    matchable : Callable[[], Matchable], optional
+        What Spark's executors shall match: ``stream_run.matchable``. It is asked as each
+        :meth:`run` begins. None: nothing, it is matched where the batches are applied.
     resume : Positions, optional
         ``stream_run.positions()``: if the checkpoint is empty, because the old one is lost, go on
         behind the last batch that the database has. Of files, recordings and Kafka. None: begin
@@ -70,7 +70,8 @@ class SparkFeed:
         What comes of the events that wait on executors when :meth:`run` has returned, for
         ``stream_run.finish``; None if there are none.
     matched_here : Mapping[str, str]
-        Rules that executors do not match although others are, and why.
+        Rules that executors do not match although others are, and why; known as :meth:`run`
+        begins.
     metrics : FeedMetrics
         How fast it goes and how far it is.
     tasks : SparkTasks
@@ -100,7 +101,7 @@ class SparkFeed:
         follow: bool = False,
         future_max_s: float = _FUTURE_MAX_S,
         spark: Mapping[str, str] | None = None,
-        matchable: Matchable | None = None,
+        matchable: Callable[[], Matchable] | None = None,
         resume: Positions | None = None,
     ) -> None:
         source = stream.source
@@ -119,21 +120,15 @@ class SparkFeed:
         self.tasks = SparkTasks()
         self.left: Matched | None = None
         self._spark = spark or {}
+        self._matchable = matchable
         self._matching: MatchingOnExecutors | None = None
+        self._here: Mapping[str, str] = {}
         self._stream = stream
         self._checkpoint = checkpoint.resolve()
         self._future_max_s = future_max_s
         check_whole(self._checkpoint)
         self._beginning = beginning_of(self._checkpoint, stream, resume)
         self._stop = threading.Event()
-        if matchable is not None and matchable.rules:
-            self._matching = MatchingOnExecutors(stream.name, matchable, self._checkpoint)
-        self._here = {} if matchable is None else matchable.here
-        if self._matching is not None and self._beginning.continues is not None:
-            raise ConfigurationError(
-                f"stream {stream.name!r} has gone on without its first checkpoint, and what its "
-                "patterns need of the time before is in this process: set scale_out to false"
-            )
         self._drive: FileDrive | LiveDrive
         if isinstance(source, Files):
             if input is None:
@@ -167,7 +162,7 @@ class SparkFeed:
 
     @property
     def matched_here(self) -> Mapping[str, str]:
-        """Rules that executors do not match, and why; none if nothing is asked of executors."""
+        """See the attributes; none if nothing is asked of executors."""
         return self._here if self._matching is None else self._matching.here
 
     @property
@@ -205,14 +200,16 @@ class SparkFeed:
         Raises
         ------
         ConfigurationError
-            If Spark runs already, without what the source needs.
+            If Spark runs already, without what the source needs; or if executors cannot match,
+            or have to, as the checkpoint began otherwise.
         DefinitionError
             If an expression, the schema or an option cannot be understood.
         FeedFailed
             If Spark or the source fails, or a file cannot be read.
         """
         self._stop.clear()
-        matching, self.left = self._matching, None
+        self.left = None
+        matching = self._matching = self._matching_now()
         check_whole(self._checkpoint)
         check_switch(
             self._checkpoint,
@@ -236,6 +233,19 @@ class SparkFeed:
         )
         run.go(lambda: self._drive.produce(run), apply, self._stop.set)
         self.left = run.left
+
+    def _matching_now(self) -> MatchingOnExecutors | None:
+        """What executors match, by the rules and by how far the stream is now; None: nothing."""
+        matchable = None if self._matchable is None else self._matchable()
+        self._here = {} if matchable is None else matchable.here
+        if matchable is None or not matchable.rules:
+            return None
+        if self._beginning.continues is not None:
+            raise ConfigurationError(
+                f"stream {self._stream.name!r} has gone on without its first checkpoint, and what "
+                "its patterns need of the time before is in this process: set scale_out to false"
+            )
+        return MatchingOnExecutors(self._stream.name, matchable, self._checkpoint)
 
 
 def feed(

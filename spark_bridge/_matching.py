@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from activedb.streams import Matched
@@ -40,12 +39,13 @@ def numbering_rows(spark: SparkSession) -> Iterator[None]:
 
 
 class MatchingOnExecutors:
-    """One feed's matching on executors.
+    """Matching on executors in one run of a feed.
 
     Parameters
     ----------
     stream : str
     matchable : Matchable
+        As the run begins.
     checkpoint : Path
         The query's. Executors read and write it, so it is on storage that they share.
 
@@ -135,16 +135,17 @@ class MatchingOnExecutors:
 
             return left_of(plan, batch_id, ((row.key, row.json) for row in rows))
 
-        return self._matched(states.rdd.mapPartitions(work).collect())
+        passed = states.rdd.mapPartitions(work).collect()
+        return self._matched(passed, batch_id=batch_id - 1)
 
     def _planned(self, **of_query: Any) -> Plan:
         state = begin(self._checkpoint, self._matchable, **of_query)
-        plan, self.here = plan_of(self._stream, self._matchable, state)
-        by_rule = {rule.name: key for key, rules in plan.groups for rule in rules}
-        write(self._checkpoint, replace(state, by_rule=state.by_rule | by_rule))
+        batch_id = next_batch_id(self._checkpoint)
+        plan, self.here = plan_of(self._stream, self._matchable, state, batch_id=batch_id)
+        write(self._checkpoint, state.remembering(plan))
         return plan
 
-    def _matched(self, passed: Iterable[str], **of_rows: Any) -> Matched:
+    def _matched(self, passed: Iterable[str], **others: Any) -> Matched:
         assert self._plan is not None
         found = [Passed.restore(json.loads(text)) for text in passed]
         newest = [each.newest_us for each in found if each.newest_us is not None]
@@ -154,5 +155,5 @@ class MatchingOnExecutors:
             completions=[each for of_bucket in found for each in of_bucket.completions],
             processed=sum(of_bucket.processed for of_bucket in found),
             newest_us=max(newest, default=None),
-            **of_rows,
+            **others,
         )

@@ -89,21 +89,34 @@ class Bucket:
     rules : sequence of KeyedRule
         In the order of definition.
     state : mapping, optional
-        Of a bucket that goes on. What it has of a rule that is not there any more, or detects
-        something else now, is forgotten.
+        Of a bucket that goes on. What it has of a rule that detects something else now is
+        forgotten; of one that is not there any more it is kept, as that may come back.
+    since : mapping of str to int, optional
+        The micro-batch with which a rule began: events of earlier ones are none of its.
     """
 
-    def __init__(self, rules: Sequence[KeyedRule], state: Mapping[str, Any] | None = None):
+    def __init__(
+        self,
+        rules: Sequence[KeyedRule],
+        state: Mapping[str, Any] | None = None,
+        *,
+        since: Mapping[str, int] | None = None,
+    ):
         self._rules = rules
+        self._since = since or {}
+        self._absent: dict[str, Any] = {}
         self._detectors = {rule.name: _detector(rule) for rule in rules}
         self._waiting: list[tuple[Arrival, bool]] = []
         if state is None:
             return
         self._waiting = [(Arrival.restore(record), home) for record, home in state["waiting"]]
         for rule in rules:
-            event, kept = state["detectors"].get(rule.name, (None, None))
-            if event == rule.event:
+            *began, kept = state["detectors"].get(rule.name, (None,))
+            if began == self._began(rule):
                 self._detectors[rule.name].restore(kept)
+        self._absent = {
+            name: kept for name, kept in state["detectors"].items() if name not in self._detectors
+        }
 
     @property
     def due_us(self) -> int | None:
@@ -137,7 +150,7 @@ class Bucket:
         if punctuation_us is not None:
             count = bisect_left(self._waiting, punctuation_us, key=lambda e: e[0].occurrence.us)
         for arrival, home in self._waiting[:count]:
-            found = self._feed(arrival.occurrence)
+            found = self._feed(arrival)
             us = arrival.occurrence.us
             if done_us is not None and us < done_us:
                 continue
@@ -155,16 +168,25 @@ class Bucket:
         """All that it keeps, as JSON. O(that)."""
         return {
             "waiting": [[arrival.record(), home] for arrival, home in self._waiting],
-            "detectors": {
-                rule.name: [rule.event, self._detectors[rule.name].state()] for rule in self._rules
+            "detectors": self._absent
+            | {
+                rule.name: [*self._began(rule), self._detectors[rule.name].state()]
+                for rule in self._rules
             },
         }
 
-    def _feed(self, o: Occurrence) -> dict[str, list[Occurrence] | tuple[str, str]]:
+    def _began(self, rule: KeyedRule) -> list[Any]:
+        """As what, and when; a bucket may have slept while the rule was another."""
+        return [rule.event, self._since.get(rule.name, 0)]
+
+    def _feed(self, arrival: Arrival) -> dict[str, list[Occurrence] | tuple[str, str]]:
         """What an event completes; if one of the detectors refuses it, none has been fed it."""
         found: dict[str, list[Occurrence] | tuple[str, str]] = {}
         fed: list[Detector] = []
+        o = arrival.occurrence
         for rule in self._rules:
+            if arrival.batch_id < self._since.get(rule.name, 0):  # which it was not there for
+                continue
             detector = self._detectors[rule.name]
             try:
                 matches = detector.feed(o)

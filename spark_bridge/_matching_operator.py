@@ -121,12 +121,11 @@ class Matching(StatefulProcessor):
         from spark_bridge._worker_memory import keep_what_is_loaded
 
         keep_what_is_loaded()
-        rules = self._plan.rules_of(group)
+        plan = self._plan
         kept = self._state.get()
-        if kept is None:
-            return Bucket(rules), None
-        state = json.loads(kept[0])
-        return Bucket(rules, state), state["timer_ms"]
+        state = None if kept is None else json.loads(kept[0])
+        bucket = Bucket(plan.rules_of(group), state, since=plan.since)
+        return bucket, None if state is None else state["timer_ms"]
 
     def _go_on(
         self, bucket: Bucket, batch_id: int, *, expired_ms: int | None = None
@@ -189,7 +188,7 @@ def left_of(plan: Plan, batch_id: int, states: Iterable[tuple[str, str]]) -> Ite
     from spark_bridge._matching_bucket import Bucket
 
     for group, state in states:
-        bucket = Bucket(plan.rules_of(group), json.loads(state))
+        bucket = Bucket(plan.rules_of(group), json.loads(state), since=plan.since)
         passed = bucket.advance(None, done_us=plan.reached_us(batch_id))
         if passed.newest_us is not None:
             yield json.dumps(passed.record())

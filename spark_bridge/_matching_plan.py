@@ -27,7 +27,7 @@ class Plan:
     stream : str
     groups : tuple of (str, tuple of KeyedRule)
         The parameter that is the key, and the rules that are matched by it, in the order of
-        definition.
+        definition. Spark's state knows a group by its parameter, so other groups may come and go.
     buckets : int
         Into how many the keys are put, the same as long as there is the checkpoint.
     passed : frozenset of str
@@ -35,6 +35,8 @@ class Plan:
     reached : tuple of (int, int)
         From a batch on, in the order of batches: a moment before which all was processed already,
         whatever Spark's watermark says.
+    since : mapping of str to int
+        The micro-batch with which each rule began: it takes no rows of earlier ones.
     """
 
     stream: str
@@ -42,6 +44,7 @@ class Plan:
     buckets: int
     passed: frozenset[str]
     reached: tuple[tuple[int, int], ...]
+    since: Mapping[str, int]
 
     @property
     def rules(self) -> dict[str, str]:
@@ -57,13 +60,17 @@ class Plan:
         return max((us for first, us in self.reached if first <= batch_id), default=None)
 
 
-def plan_of(stream: str, matchable: Matchable, state: State) -> tuple[Plan, dict[str, str]]:
+def plan_of(
+    stream: str, matchable: Matchable, state: State, *, batch_id: int
+) -> tuple[Plan, dict[str, str]]:
     """Plan what is matched on executors; and which rules are not, with the reasons.
 
     Parameters
     ----------
     state : State
         Of the checkpoint.
+    batch_id : int
+        The micro-batch with which the query goes on.
     """
     columns = state.keys
     here = dict(matchable.here)
@@ -79,12 +86,18 @@ def plan_of(stream: str, matchable: Matchable, state: State) -> tuple[Plan, dict
             rules.append(rule)
         else:
             here[rule.name] = why
+    groups = _grouped(rules, columns, state.by_rule)
     return Plan(
         stream=stream,
-        groups=_grouped(rules, columns, state.by_rule),
+        groups=groups,
         buckets=state.buckets,
         passed=matchable.needs({rule.name for rule in rules}),
         reached=state.reached,
+        since={
+            rule.name: state.since_of(rule, key, batch_id)
+            for key, of_key in groups
+            for rule in of_key
+        },
     ), here
 
 
@@ -135,13 +148,31 @@ class State:
     reached : tuple of (int, int)
         See `Plan`.
     by_rule : dict of str to str
-        The parameter by which each rule was matched.
+        The parameter by which each rule was matched; also of rules that are not there now.
+    since : dict of str to (str, int)
+        Of each such rule the fingerprint of its event, and the micro-batch with which it began.
     """
 
     buckets: int
     keys: tuple[str, ...]
     reached: tuple[tuple[int, int], ...] = ()
     by_rule: dict[str, str] = field(default_factory=dict)
+    since: dict[str, tuple[str, int]] = field(default_factory=dict)
+
+    def since_of(self, rule: KeyedRule, key: str, batch_id: int) -> int:
+        """The micro-batch with which a rule began: `batch_id`, if it is new or another now.
+
+        With another key it begins anew, too: what there is of it is in other buckets.
+        """
+        event, first = self.since.get(rule.name, (rule.event, batch_id))
+        goes_on = (event, self.by_rule.get(rule.name)) == (rule.event, key)
+        return first if goes_on else batch_id
+
+    def remembering(self, plan: Plan) -> State:
+        """The state once a plan is in force."""
+        by_rule = {rule.name: key for key, rules in plan.groups for rule in rules}
+        since = {name: (event, plan.since[name]) for name, event in plan.rules.items()}
+        return replace(self, by_rule=self.by_rule | by_rule, since=self.since | since)
 
 
 _REACHED_MAX = 100
@@ -168,7 +199,8 @@ def begin(
         record = json.loads(path.read_text(encoding="utf-8"))
         reached = tuple((batch, us) for batch, us in record["reached"])
         names = state.keys or tuple(record["keys"])
-        state = State(record["buckets"], names, reached, record["by_rule"])
+        since = {name: (event, first) for name, (event, first) in record["since"].items()}
+        state = State(record["buckets"], names, reached, record["by_rule"], since)
     reached_by = dict(state.reached)
     if matchable.batch_id is not None and matchable.punctuation_us is not None:
         reached_by[matchable.batch_id + 1] = matchable.punctuation_us
@@ -202,7 +234,8 @@ def check_switch(checkpoint: Path, stream: str, *, is_elsewhere: bool, has_begun
     raise ConfigurationError(
         f"stream {stream!r}: its checkpoint {checkpoint} began with the setting scale_out {began} "
         f"and cannot go on with it {now}: partial matches are in Spark's state, or are not. Set it "
-        f"{began}, or start over with a new checkpoint and an empty database"
+        f"{began}, or start over with a new checkpoint and an empty database. While executors can "
+        "match none of the stream's rules, it counts as off"
     )
 
 

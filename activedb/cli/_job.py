@@ -93,7 +93,7 @@ def feed_stream(
         follow=follow,
         future_max_s=db.settings.future_max_s,
         spark=db.settings.of_spark,
-        matchable=run.matchable() if db.settings.scale_out else None,
+        matchable=run.matchable if db.settings.scale_out else None,
         resume=run.positions() if resume else None,
     )
     run.run_in_tasks(feed.tasks)

@@ -6,7 +6,7 @@ comes again, and brings the same. So nothing of it has to be kept.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -80,11 +80,19 @@ class MatchedElsewhere:
             # Rules with different keys are matched in different places.
             found = each.found if before is None else {**before.found, **each.found}
             self._found[place] = Completion(each.arrival, found)
-            if each.arrival.occurrence.name not in matched.passed:
-                self._alone.add(place)
 
-    def alone(self) -> list[Arrival]:
-        """Completing events that come for what they complete, and not as rows of their own."""
+    def alone(self, rows: Iterable[Arrival]) -> list[Arrival]:
+        """Completing events that come for what they complete, and are not rows of their own.
+
+        Whether an event is a row was decided when it came, and the rules may have been others then.
+
+        Parameters
+        ----------
+        rows : iterable of Arrival
+            Those that wait, and those of the batch.
+        """
+        there = {(a.batch_id, a.position) for a in rows} if self._found else ()
+        self._alone = {place for place in self._found if place not in there}
         return [self._found[place].arrival for place in self._alone]
 
     def count(self, chunk: Sequence[Arrival], *, is_last: bool) -> int:

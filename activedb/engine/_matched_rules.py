@@ -63,8 +63,7 @@ def matchable(
         here=here,
         needs=needs,
         batch_id=None if last is None else last.batch_id,
-        # A batch of which some parts are still to come goes on behind it.
-        punctuation_us=last.punctuation_us if last is not None and last.complete else None,
+        punctuation_us=None if last is None else last.punctuation_us,
     )
 
 

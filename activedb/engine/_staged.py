@@ -120,6 +120,11 @@ class StagedTaker:
                 batch_id=batch.batch_id,
                 table=table,
                 punctuation_us=marks.punctuation_us,
+                position={
+                    "source": {"kind": "Staged", "batch": batch.batch_id},
+                    "punctuation_us": marks.punctuation_us,
+                    "reached_us": marks.punctuation_us,
+                },
             )
         )
         self._journal.taken(batch, marks.record())

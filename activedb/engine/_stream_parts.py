@@ -70,7 +70,8 @@ class StreamParts:
         """
         state, completes = self._state, entry.complete
         elsewhere = self._s_transactions.elsewhere
-        state.buffer.add([*arrivals.admitted, *elsewhere.alone()])
+        state.buffer.add(arrivals.admitted)
+        state.buffer.add(elsewhere.alone(state.buffer))
         punctuation_us = entry.punctuation_us
         try:
             while True:

@@ -14,7 +14,7 @@ from activedb.engine._matched_rules import matchable
 from activedb.engine._membership import Membership
 from activedb.engine._stream_parts import StreamParts
 from activedb.engine._stream_programs import StreamPrograms
-from activedb.engine._stream_state import StreamState
+from activedb.engine._stream_state import OF_PYTHON, StreamState
 from activedb.engine._stream_time import StreamTime
 from activedb.engine._triggering import Triggering
 from activedb.errors import ConfigurationError
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["StreamRun"]
 
-_OF_PYTHON: Mapping[str, Any] = {"source": {"kind": "Python"}, "punctuation_us": None}
+_OF_PYTHON: Mapping[str, Any] = {"source": {"kind": OF_PYTHON}, "punctuation_us": None}
 
 
 class StreamRun:
@@ -290,20 +290,23 @@ class StreamRun:
     def finish(self, left: Matched | None = None) -> None:
         """The end of the stream: process the events that still wait, end the detached rules.
 
-        What waits for producers goes on waiting for them. Time goes on to the newest event and not
-        beyond it: what would be due later waits for a later punctuation.
+        What waits for producers goes on waiting for them, and what waits elsewhere if it is not
+        known what comes of it. Time goes on to the newest event and not beyond it: what would be
+        due later waits for a later punctuation.
 
         Parameters
         ----------
         left : Matched, optional
-            What comes of events that wait elsewhere, as ``SparkFeed.left`` tells it.
+            What comes of events that wait elsewhere, as ``SparkFeed.left`` tells it. None, or of
+            another batch than the last one, as the feed was stopped when that had just taken
+            effect: the next feed goes on there.
         """
         self._state.mend()
         last = self._state.last
         newest_us = None if self._membership is not None else self._state.newest_us()
         if left is not None and left.newest_us is not None:
             newest_us = max(left.newest_us, left.newest_us if newest_us is None else newest_us)
-        if last is not None and newest_us is not None:
+        if last is not None and newest_us is not None and _is_known(left, last):
             self._s_transactions.elsewhere.take(left, last.punctuation_us)
             first = replace(last, part=last.part + 1, punctuation_us=newest_us + 1, complete=True)
             self._parts.run(first, self._admission.none())
@@ -417,3 +420,10 @@ class StreamRun:
         self._s_transactions.elsewhere.take(matched, self.punctuation_us)
         # Rows of a batch that has parts in the ledger are in the buffer already.
         self._parts.run(first, arrivals() if part == 0 else self._admission.none())
+
+
+def _is_known(left: Matched | None, last: LedgerEntry) -> bool:
+    """Whether it is known what comes of all events that wait behind the last batch."""
+    if left is None:
+        return last.position is None or not last.position.get("elsewhere")
+    return left.batch_id == last.batch_id

@@ -22,7 +22,10 @@ from activedb.transactions import Forest
 if TYPE_CHECKING:
     from activedb.engine.columns import ColumnProgram, ColumnRules, WaitingColumns
 
-__all__ = ["StreamState"]
+__all__ = ["OF_PYTHON", "StreamState"]
+
+OF_PYTHON = "Python"
+"""The kind of source of what was fed with `Database.feed`."""
 
 Position: TypeAlias = Mapping[str, Any]
 _SHOWN_CHARS_MAX = 120
@@ -50,6 +53,8 @@ class StreamState:
         Those that an earlier run has kept as columns: the next part has to keep them one by one.
     is_left_in_columns : bool
         Whether it has kept anything in columns, which this one does not.
+    has_notes : bool
+        Whether an earlier run has kept notes of rules in columns.
     left_in_rows : bool
         Whether an earlier run has kept events one by one, while this one keeps columns.
     last : LedgerEntry or None
@@ -73,7 +78,7 @@ class StreamState:
         self.buffer = EventTimeBuffer()
         self.columns = columns
         self.left_in_columns: list[Arrival] = []
-        self.is_left_in_columns = self.left_in_rows = False
+        self.is_left_in_columns = self.left_in_rows = self.has_notes = False
         self.last: LedgerEntry | None = None
         self._is_torn = False  # whether a reading was cut off, so that this is not what is recorded
         self._forest = forest
@@ -175,6 +180,7 @@ class StreamState:
         arrivals = [Arrival.restore(record) for record in self._journal.kept_events()]
         kept, notes = journal.waiting(), journal.notes()
         self.left_in_columns, self.left_in_rows = [], bool(arrivals)
+        self.has_notes = bool(notes)
         self.is_left_in_columns = self.columns is None and bool(kept or notes)
         if self.columns is None and not self.is_left_in_columns:
             self.buffer.add(arrivals)
@@ -248,7 +254,9 @@ class StreamState:
                 f"this database has seen, though it has seen later ones: the checkpoint has lost "
                 f"where it began (activedb.json). Restore it from a copy; or {_RESUME}"
             )
-        if position is None or recorded is None or recorded["source"] == position["source"]:
+        if recorded is None or (position is None and recorded["source"]["kind"] != OF_PYTHON):
+            return
+        if position is not None and recorded["source"] == position["source"]:
             return
         raise CheckpointMismatch(
             f"stream {self.stream.name}: batch {batch_id} comes with other rows than those that "
@@ -270,6 +278,6 @@ def _sequence(entry: LedgerEntry | None) -> int:
     return 0 if entry is None else entry.sequence
 
 
-def _shown(position: Position) -> str:
-    text = json.dumps(position["source"])
+def _shown(position: Position | None) -> str:
+    text = "unknown ones" if position is None else json.dumps(position["source"])
     return text if len(text) <= _SHOWN_CHARS_MAX else f"{text[:_SHOWN_CHARS_MAX]}…"

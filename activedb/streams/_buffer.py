@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from activedb.events import Occurrence
 from activedb.streams._arrivals import Arrival
@@ -19,6 +19,9 @@ class EventTimeBuffer:
 
     def __init__(self) -> None:
         self._arrivals: list[Arrival] = []
+
+    def __iter__(self) -> Iterator[Arrival]:
+        return iter(self._arrivals)
 
     def __len__(self) -> int:
         return len(self._arrivals)

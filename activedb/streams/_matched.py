@@ -112,6 +112,8 @@ class Matched:
         Positions of rows whose time was too far ahead when the batch was planned.
     newest_us : int or None
         Of what is left at the end of a feed: the time of the newest event.
+    batch_id : int or None
+        Likewise: the batch behind which that is.
     """
 
     rules: Mapping[str, str]
@@ -121,3 +123,4 @@ class Matched:
     positions: Sequence[int] | None = None
     from_future: frozenset[int] = field(default_factory=frozenset)
     newest_us: int | None = None
+    batch_id: int | None = None

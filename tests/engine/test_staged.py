@@ -269,6 +269,20 @@ def test_crash_before_a_batch_is_deleted_makes_nothing_of_it_again(
     assert kept(again) == (0, 0)
 
 
+def test_batch_whose_number_was_used_by_a_feed_from_python_is_kept(
+    where: Place, spark: Spark
+) -> None:
+    db, clicks, heard = opened(where)
+    spark.publish(0, rows("a@1", "b@20"))
+    db.take_staged(clicks)
+    db.feed(clicks, [adb.occurrence("CLICK", timestamp=21, user="p")])
+    spark.publish(1, rows("c@30"))
+    with pytest.raises(CheckpointMismatch, match=r"comes with other rows .* Python"):
+        db.take_staged(clicks)
+    assert kept(db)[0] == 1
+    assert "c@30" not in heard
+
+
 def test_follower_is_told_of_a_batch_and_stops_when_told(where: Place, spark: Spark) -> None:
     db, clicks, heard = opened(where, delay=timedelta(0))
     stop, taken = threading.Event(), []

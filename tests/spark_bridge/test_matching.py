@@ -13,7 +13,7 @@ import pytest
 
 import activedb as adb
 from activedb.errors import ConfigurationError
-from activedb.streams import AtomicBatch, Files, Matchable, Stream
+from activedb.streams import AtomicBatch, Files, Stream
 from spark_bridge import SparkFeed
 from tests.engine.ledger import Ledger, open_ledger
 from tests.spark_bridge.cluster import CLUSTER, cluster
@@ -98,13 +98,15 @@ class Played:
         self.ledger = open_ledger(db)
         define_rules(self.ledger)
         self.run = self.ledger.db.stream_run(self.stream)
-        self.matchable: Matchable | None = None
+
+    def open(self) -> SparkFeed:
+        matchable = self.run.matchable if self._is_elsewhere else None
+        return SparkFeed(
+            self.stream, self._input, self._checkpoint, spark=CLUSTER, matchable=matchable
+        )
 
     def feed(self, apply: Callable[[AtomicBatch], None] | None = None) -> SparkFeed:
-        self.matchable = self.run.matchable() if self._is_elsewhere else None
-        feed = SparkFeed(
-            self.stream, self._input, self._checkpoint, spark=CLUSTER, matchable=self.matchable
-        )
+        feed = self.open()
         feed.run(apply or self.run.apply)
         return feed
 
@@ -190,13 +192,50 @@ def test_executors_make_what_one_process_makes_with_a_break_in_the_middle(
         alone.finish(alone.feed())
     feed = apart.feed()
     apart.finish(feed)
-    assert apart.matchable is not None
-    assert {rule.name for rule in apart.matchable.rules} == {"alert", "turns", "either", "broken"}
+    rules = apart.run.matchable().rules
+    assert {rule.name for rule in rules} == {"alert", "turns", "either", "broken"}
     assert feed.matched_here.keys() == {"pairs"}
     expected = alone.outcome(with_places=files_each == 1)
     assert apart.outcome(with_places=files_each == 1) == expected
     assert expected["rows"]
     assert expected["letters"]
+
+
+def test_feed_that_runs_again_knows_the_end_of_before_and_the_rules_of_now(
+    cluster: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "input").mkdir()
+
+    def write(name: str, *rows: tuple[int, str, str, int]) -> None:
+        lines = [f"{_FIRST_US + s * 1_000_000},{k},,{who},{room},2\n" for s, k, who, room in rows]
+        (tmp_path / "input" / name).write_text("".join(lines), encoding="utf-8")
+
+    played = Played(tmp_path, is_elsewhere=True, files_each=1)
+    write("0.csv", (10, "EXIT", "ann", 1), (30, "EXIT", "bob", 1), (40, "EXIT", "ann", 2))
+    feed = played.open()
+    feed.run(played.run.apply)
+    played.finish(feed)
+
+    def define(name: str, key: str) -> None:
+        on = adb.seq(adb.event("EXIT"), adb.event("ENTER")).same(key)
+
+        @played.ledger.db.rule(name=name, on=on)
+        def rule(t: adb.Transaction, o: adb.Occurrence) -> None:
+            raise AssertionError("what was processed before it is none of its")
+
+    define("by another key", "n")
+    define("by the same", "worker")
+    # 38 is before the end, at 40, and so too late.
+    write("1.csv", (38, "ENTER", "ann", 1), (50, "ENTER", "ann", 2), (51, "ENTER", "bob", 3))
+    feed.run(played.run.apply)
+    feed.run(played.run.apply)  # of nothing new
+    played.finish(feed)
+    found = played.outcome(with_places=True)
+    at = [(row.split()[0], int(row.split()[1]) // 1_000_000 - 1000) for row in found["rows"]]
+    expected = [("alert", 50), ("alert", 51), ("broken", 50), ("either", 50), ("lates", 40)]
+    assert sorted(at) == expected
+    assert found["letters"] == []
+    assert found["totals"] == {"events": 5, "late": 1, "dead": 0}
 
 
 def test_checkpoint_that_began_in_one_process_does_not_go_on_on_executors(

@@ -157,6 +157,41 @@ def test_bucket_forgets_what_it_has_of_an_event_that_was_changed() -> None:
     assert again.advance(None).completions == []
 
 
+def test_bucket_keeps_what_it_has_of_a_rule_that_is_away() -> None:
+    on = seq(event("A"), event("B")).same("k")
+    rules = [keyed(0, on), keyed(1, on)]
+    bucket = Bucket(rules)
+    bucket.take(Arrival(Occurrence("A", moment_of(0), {"k": 1}), 0, 0), home=True)
+    bucket.advance(1)
+    for present in (rules[1:], rules):
+        bucket = Bucket(present, json.loads(json.dumps(bucket.state())))
+    bucket.take(Arrival(Occurrence("B", moment_of(2), {"k": 1}), 2, 0), home=True)
+    (completion,) = bucket.advance(None).completions
+    assert completion.found.keys() == {"r0", "r1"}
+
+
+def test_rule_takes_no_event_of_a_batch_before_it_began() -> None:
+    on = seq(event("A"), event("B")).same("k")
+    bucket = Bucket([keyed(0, on)])
+    bucket.take(Arrival(Occurrence("A", moment_of(1), {"k": 1}), 0, 0), home=True)
+    bucket = Bucket([keyed(0, on), keyed(1, on)], bucket.state(), since={"r0": 0, "r1": 1})
+    for position, us in enumerate((2, 3)):
+        o = Occurrence("AB"[position], moment_of(us), {"k": 2 - position})
+        bucket.take(Arrival(o, 1, position), home=True)
+    (completion,) = bucket.advance(None).completions
+    assert completion.found.keys() == {"r0"}
+
+
+def test_bucket_that_slept_while_a_rule_was_another_begins_it_anew() -> None:
+    rule = keyed(0, seq(event("A"), event("B")).same("k"))
+    bucket = Bucket([rule])
+    bucket.take(Arrival(Occurrence("A", moment_of(0), {"k": 1}), 0, 0), home=True)
+    bucket.advance(1)
+    bucket = Bucket([rule], bucket.state(), since={"r0": 5})  # another from batch 3 on, say
+    bucket.take(Arrival(Occurrence("B", moment_of(2), {"k": 1}), 5, 0), home=True)
+    assert bucket.advance(None).completions == []
+
+
 def test_keys_are_what_all_events_of_a_match_have_in_common() -> None:
     a, b, c = event("A"), event("B"), event("C")
     assert keys_of(a) == frozenset()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,7 +18,9 @@ from activedb.errors import ConfigurationError
 from activedb.events import Expression, Occurrence
 from activedb.streams import Arrival, AtomicBatch, Completion, Matched, Stream
 from spark_bridge import _session
-from spark_bridge._matching_plan import begin, check_switch, plan_of
+from spark_bridge._matching_bucket import Bucket, Passed
+from spark_bridge._matching_operator import left_of
+from spark_bridge._matching_plan import Plan, State, begin, check_switch, plan_of, write
 
 A, B, C = (adb.event(kind) for kind in "ABC")
 
@@ -123,7 +126,9 @@ def test_matches_from_elsewhere_trigger_their_rules_in_event_time_order_once(
     run.apply(first)
     assert (keyed, plain) == ([5, 9], [6])
     assert run.totals() == {"events": 4, "late": 0, "dead": 0}
-    left = Matched(matched.rules, matched.passed, [completion(20, "keyed")], 2, newest_us=30)
+    left = Matched(
+        matched.rules, matched.passed, [completion(20, "keyed")], 2, newest_us=30, batch_id=0
+    )
     run.finish(left)
     assert keyed == [5, 9, 20]
     assert (run.totals()["events"], run.punctuation_us) == (6, 31)
@@ -186,20 +191,90 @@ def test_plan_deals_rows_out_by_few_parameters_and_leaves_what_it_cannot(
     rule(db, "five", adb.seq(A, B).same("k").where(lambda parts: lock is not None))
     matchable = db.stream_run(stream).matchable()
     state = begin(tmp_path, matchable, partitions=2, keys=["k", "n"])
-    plan, here = plan_of("letters", matchable, state)
+    plan, here = plan_of("letters", matchable, state, batch_id=0)
     assert [(key, [r.name for r in rules]) for key, rules in plan.groups] == [
         ("k", ["one", "three"]),
         ("n", ["two"]),
     ]
     assert here.keys() == {"four", "five"}
     assert plan.passed == {"A", "B"}
-    again, _ = plan_of("letters", matchable, replace(state, by_rule={"three": "n", "gone": "k"}))
+    before = replace(state, by_rule={"three": "n", "gone": "k"})
+    again, _ = plan_of("letters", matchable, before, batch_id=0)
     assert [(key, [r.name for r in rules]) for key, rules in again.groups] == [
         ("n", ["two", "three"]),
         ("k", ["one"]),
     ]
     assert again.rules_of("other") == ()
     assert begin(tmp_path, matchable, partitions=9) == state  # as it began
+
+
+def test_rules_that_come_and_go_leave_what_others_keep_on_executors(
+    db: adb.Database, tmp_path: Path
+) -> None:
+    stream = letters(db)
+    buckets: dict[tuple[str, str], str] = {}  # as Spark keeps them: by group, here with one bucket
+
+    def feed(batch_id: int, *rows: tuple[str, int]) -> tuple[Plan, list[tuple[str, int]]]:
+        """One feed of one batch, of which the punctuation passes all rows but the last."""
+        matchable = db.stream_run(stream).matchable()
+        state = begin(tmp_path, matchable, partitions=1, keys=["item", "user"])
+        plan, _ = plan_of("letters", matchable, state, batch_id=batch_id)
+        write(tmp_path, state.remembering(plan))
+        found = []
+        for group, rules in plan.groups:
+            kept = buckets.get((group, "0"))
+            bucket = Bucket(rules, None if kept is None else json.loads(kept), since=plan.since)
+            for position, (kind, us) in enumerate(rows):
+                o = Occurrence(kind, moment_of(us), {"user": 1, "item": 1})
+                bucket.take(Arrival(o, batch_id, position), home=True)
+            passed = bucket.advance(rows[-1][1])
+            for each in passed.completions:
+                found += [(name, each.arrival.occurrence.us) for name in each.found]
+            buckets[group, "0"] = json.dumps(bucket.state())
+        return plan, sorted(found)
+
+    rule(db, "by user", adb.seq(A, B).same("user"))
+    feed(0, ("A", 1), ("A", 2))
+    rule(db, "by item", adb.seq(A, B).same("item"))
+    rule(db, "also by user", adb.seq(A, ~C, B).same("user"))
+    plan, found = feed(1, ("B", 3), ("A", 4))
+    assert {(key, each.name) for key, rules in plan.groups for each in rules} == {
+        ("user", "by user"),
+        ("user", "also by user"),
+        ("item", "by item"),
+    }
+    assert found == [("by user", 3)]  # the others have not been there for any A
+    assert plan.since == {"by user": 0, "by item": 1, "also by user": 1}
+    db.rules.delete("by user")
+    plan, found = feed(2, ("B", 5), ("A", 6))
+    assert found == [("also by user", 5), ("by item", 5)]
+    rule(db, "by user", adb.seq(A, B).same("user"))
+    plan, _ = feed(3, ("B", 7))
+    assert plan.since == {"by user": 0, "by item": 1, "also by user": 1}
+    left = left_of(plan, 4, ((group, kept) for (group, _), kept in buckets.items()))
+    completions = [c for text in left for c in Passed.restore(json.loads(text)).completions]
+    assert sorted(name for c in completions for name in c.found) == sorted(plan.since)
+    db.rules.delete("by item")
+    rule(db, "by item", adb.seq(B, A).same("item"))
+    plan, _ = feed(4, ("A", 8))
+    assert plan.since == {"by user": 0, "by item": 4, "also by user": 1}
+
+
+def test_rule_that_gets_another_key_begins_anew(db: adb.Database) -> None:
+    stream = letters(db)
+    rule(db, "both", adb.seq(A, B).same("item", "user"))
+    matchable = db.stream_run(stream).matchable()
+    state = State(8, ("item", "user"))
+    for keys, batch_id, key, since in (
+        (("item", "user"), 2, "item", 2),
+        (("item", "user"), 3, "item", 2),
+        (("user",), 4, "user", 4),  # a list now, say
+        (("item", "user"), 5, "user", 4),
+    ):
+        state = replace(state, keys=keys)
+        plan, _ = plan_of("letters", matchable, state, batch_id=batch_id)
+        assert ([name for name, _ in plan.groups], plan.since) == ([key], {"both": since})
+        state = state.remembering(plan)
 
 
 @pytest.mark.parametrize("master", ["local[2]", "local-cluster[2,1,1024]", "spark://host:7077"])
@@ -225,3 +300,64 @@ def test_switch_is_the_one_with_which_the_checkpoint_began(
     check_switch(tmp_path, "letters", is_elsewhere=True, has_begun=True)
     with pytest.raises(ConfigurationError, match="began with the setting scale_out on"):
         check_switch(tmp_path, "letters", is_elsewhere=False, has_begun=True)
+
+
+@pytest.mark.parametrize("came_as_row", [False, True])
+def test_event_that_waits_over_a_change_of_what_passes_is_processed_once(
+    db: adb.Database, came_as_row: bool
+) -> None:
+    stream = letters(db)
+    keyed = rule(db, "keyed", adb.seq(A, B).same("k"))
+    run = db.stream_run(stream)
+    rules = {each.name: each.event for each in run.matchable().rules}
+    passed, rows = (frozenset("B"), [("B", 9)]) if came_as_row else (frozenset(), [])
+    run.apply(batch(0, Matched(rules, passed, positions=[0] * len(rows)), *rows, us=5))
+    other = frozenset("B") - passed
+    found = [completion(9, "keyed", place=(0, 0))]
+    processed = int(not came_as_row)
+    run.apply(batch(1, Matched(rules, other, found, processed, positions=[]), us=20))
+    assert keyed == [9]
+    assert run.totals()["events"] == 1
+
+
+@pytest.mark.parametrize("behind", [None, 0])
+def test_end_moves_no_time_on_while_it_is_not_known_what_waits_elsewhere(
+    db: adb.Database, behind: int | None
+) -> None:
+    stream = letters(db)
+    keyed, plain = rule(db, "keyed", adb.seq(A, B).same("k")), rule(db, "plain", C)
+    run = db.stream_run(stream)
+    rules = {each.name: each.event for each in run.matchable().rules}
+    here = {"source": {"kind": "Files"}, "punctuation_us": 5, "reached_us": 5, "elsewhere": True}
+    for number, us in ((0, 3), (1, 5)):
+        matched = Matched(rules, frozenset("C"), positions=[0])
+        run.apply(replace(batch(number, matched, ("C", 50 + number), us=us), position=here))
+    # Spark has counted batch 0 only, and has worked out from there what is left.
+    found = [completion(9, "keyed", place=(0, 1))]
+    stale = Matched(rules, frozenset("C"), found, 1, newest_us=9, batch_id=0)
+    run.finish(None if behind is None else stale)
+    assert (keyed, plain, run.punctuation_us) == ([], [], 5)
+    run.apply(batch(2, Matched(rules, frozenset("C"), found, 1, positions=[]), us=60))
+    assert (keyed, plain) == ([9], [50, 51])
+
+
+def test_end_that_was_cut_off_says_how_far_it_came() -> None:
+    with adb.connect("memory://", batch_events_max=1) as db:
+        stream = letters(db)
+        keyed = rule(db, "keyed", adb.seq(A, B).same("k"))
+        run = db.stream_run(stream)
+        rules = {each.name: each.event for each in run.matchable().rules}
+        run.apply(batch(0, Matched(rules, frozenset(), positions=[]), us=5))
+        found = [completion(9, "keyed"), completion(20, "keyed", place=(0, 1))]
+        left = Matched(rules, frozenset(), found, 2, newest_us=30, batch_id=0)
+
+        def interrupt(events: int) -> None:
+            raise KeyboardInterrupt
+
+        run.on_progress = interrupt
+        with pytest.raises(KeyboardInterrupt):
+            run.finish(left)
+        assert run.matchable().punctuation_us == run.punctuation_us == 20
+        run.on_progress = lambda events: None
+        run.finish(left)
+        assert keyed == [9, 20]

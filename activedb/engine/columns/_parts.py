@@ -108,7 +108,7 @@ class ColumnParts:
         program.committed(len(passed))
         self._waiting.remove_passed(entry.punctuation_us)
         self._waiting.add(arrivals.events.since(entry.punctuation_us))
-        state.last = entry
+        state.last, state.has_notes = entry, False
         self._by_rows.on_progress(len(passed))
         return True
 
@@ -123,8 +123,11 @@ class ColumnParts:
         late = [arrival.record() for arrival in arrivals.late]
         final = replace(entry, dead=len(letters))
         waiting = arrivals.events.since(entry.punctuation_us)
+        has_notes = self._state.has_notes
 
         def write(connection: Connection) -> None:
+            if has_notes:  # of rules, which know nothing of what a program processes
+                self._journal.columns.forget_notes(connection)
             if reached_us is not None:
                 program.write(connection, entry.sequence, reached_us)
                 self._journal.columns.forget_waiting(connection, reached_us)

@@ -74,7 +74,8 @@ class Partitioned:
     def run(self, state: State) -> None:
         """Run what was added, here or in tasks; O(references), beside the work.
 
-        If it raises, what was added is forgotten; run in tasks, nothing of it has taken effect.
+        If it raises, what was added is forgotten. Nothing of it has taken effect then, unless it
+        was run here, or some of it was as a task lacked a module.
 
         Raises
         ------

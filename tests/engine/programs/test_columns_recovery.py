@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import create_engine, text
 
+import activedb as adb
+from activedb.clock import SimulatedClock
 from activedb.errors import ConnectionLost, TableOwned
 from activedb.store._system import kept_columns, stream_events
 from tests.databases import PATIENCE_S, place
@@ -17,6 +19,7 @@ from tests.engine.programs.column_bank import (
     REFUSED,
     SIZE,
     TELLING,
+    TYPES,
     occurrence_of,
     open_bank,
 )
@@ -147,6 +150,36 @@ def test_events_go_on_waiting_when_a_part_after_a_restart_goes_row_by_row(
         found = opened.everything()
     assert found["accounts"] == {1: 15.0}
     assert found["totals"] == {"events": 4, "late": 0, "dead": 0}
+
+
+def test_rules_in_columns_know_nothing_of_what_a_program_has_processed(postgres_url: str) -> None:
+    heard: list[int] = []
+    deposit, mean, other = (
+        occurrence_of((kind, second, None, 1, 0, 5.0))
+        for kind, second in (("DEPOSIT", 3), ("MEAN", 5), ("OTHER", 1))
+    )
+
+    def feed_rules(where: Place, event: adb.Occurrence, until_s: int) -> None:
+        with where.open(clock=SimulatedClock(at(3_600))) as db:
+            types = {**dict.fromkeys(TYPES, ()), "MEAN": ("k",), "OTHER": ()}
+            stream = db.stream("input", type="kind", timestamp="at", types=types, columns=True)
+
+            @db.rule(on=adb.seq(adb.event("DEPOSIT"), adb.event("MEAN")).within(60))
+            def hear(t: adb.Transaction, o: adb.Occurrence) -> None:
+                heard.append(o.us)
+
+            db.feed(stream, [event], punctuation=at(until_s))
+
+    with place(postgres_url) as where:
+        feed_rules(where, other, 2)
+        bank = open_bank(where)
+        later = occurrence_of(("DEPOSIT", 40, None, 1, 0, 5.0))
+        bank.db.feed(bank.stream, [deposit, later], punctuation=at(2))
+        bank.db.feed(bank.stream, [], punctuation=at(4))  # what is kept of both stays for the other
+        assert bank.everything()["accounts"] == {1: 5.0}
+        bank.db.close()
+        feed_rules(where, mean, 6)
+    assert heard == []
 
 
 def test_rows_are_read_as_each_part_leaves_them(where: Place) -> None:
