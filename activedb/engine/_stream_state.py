@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from activedb.engine._firings import STREAM_RUN
@@ -15,6 +16,7 @@ from activedb.engine._stream_time import StreamTime
 from activedb.engine._triggering import Triggering
 from activedb.errors import CheckpointMismatch, UncertainOrder
 from activedb.events import Occurrence
+from activedb.spelling import listed
 from activedb.store import ColumnNote, LedgerEntry, StreamJournal
 from activedb.streams import Arrival, EventTimeBuffer, Stream
 from activedb.transactions import Forest
@@ -279,5 +281,11 @@ def _sequence(entry: LedgerEntry | None) -> int:
 
 
 def _shown(position: Position | None) -> str:
-    text = "unknown ones" if position is None else json.dumps(position["source"])
+    """What rows a batch has, in few words; of files their names."""
+    if position is None:
+        return "unknown ones"
+    files = position["source"].get("files")
+    if files is not None:
+        return listed(PurePath(file).name for file in files)
+    text = json.dumps(position["source"])
     return text if len(text) <= _SHOWN_CHARS_MAX else f"{text[:_SHOWN_CHARS_MAX]}…"
