@@ -48,7 +48,7 @@ _EVENT = {
 }
 _INTERVAL = {"event_low_us": "bigint", "event_high_us": "bigint"}
 _PRODUCER = {"event_producer": "string"}
-_PARAMETER = "p_"
+_PARAMETER = "p_"  # as `activedb.streams` has it, which is not to be imported here
 
 
 class ActiveDBSink(DataSource):

@@ -42,7 +42,7 @@ class Packed(NamedTuple):
 
 def loads(data: bytes) -> Any:
     """Read what this program has pickled, here or in another of its processes."""
-    return pickle.loads(data)  # noqa: S301
+    return pickle.loads(data)  # noqa: S301  # of this program alone, by way of Spark
 
 
 def packed(
@@ -103,5 +103,5 @@ def _loaded(sent: Packed) -> BaseException | None:
 def _text(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:
+    except Exception:  # its class is the user's
         return ""

@@ -125,7 +125,7 @@ def run_task(payload: bytes, dumps: Callable[[Any], bytes]) -> bytes:
     _keep(_read, task.accesses, accesses)
     try:
         return dumps(done)
-    except Exception:
+    except Exception:  # a result, or an error, that pickle cannot have: it says which
         return pickle.dumps(_failed(done, dumps))
 
 
@@ -133,7 +133,7 @@ def dumped(value: Any, dumps: Callable[[Any], bytes]) -> str | None:
     """Why a value cannot be pickled; None: it can."""
     try:
         dumps(value)
-    except Exception as error:
+    except Exception as error:  # pickle raises what the value's class raises
         return said(error)
     return None
 
