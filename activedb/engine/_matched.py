@@ -10,11 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from activedb.engine._letters import Letter
 from activedb.engine._matched_rules import needed_types
 from activedb.engine._s_transactions import STransactions
 from activedb.engine._stream_time import StreamTime
-from activedb.engine._triggered import Fed, Triggered, is_systemic
+from activedb.engine._triggered import Fed, Triggered
 from activedb.engine._triggering import Triggering
 from activedb.errors import BadEvent, ConfigurationError
 from activedb.events import Occurrence
@@ -145,55 +144,37 @@ class MatchedSTransactions(STransactions):
         super().__init__(stream, triggering=triggering, time=time)
         self.elsewhere = MatchedElsewhere(stream, triggering, time)
 
-    def process(
+    def _feed(
         self, t: Transaction, arrival: Arrival, contemporaries: Sequence[Occurrence]
-    ) -> Letter | None:
-        """Process one event; a letter if it failed and has left nothing behind here."""
-        if self.elsewhere.found(arrival) is None and not self._time.elsewhere:
-            return super().process(t, arrival, contemporaries)
-        identity = f"{arrival.batch_id}.{arrival.position}"
-        o = arrival.occurrence
-        fed: list[Fed] = []
-        try:
-            triggered = self._triggered(t, arrival, contemporaries, fed)
-            self._triggering.keep(t, fed)
-            if triggered:
-                self._run_rules(t, triggered, label=identity, timestamp=o.timestamp)
-        except Exception as error:
-            if is_systemic(error, t):
-                raise
-            self._triggering.take_back(t, fed)
-            return self.letter(identity, arrival.record(), error)
-        return None
-
-    def _triggered(
-        self,
-        t: Transaction,
-        arrival: Arrival,
-        contemporaries: Sequence[Occurrence],
-        fed: list[Fed],
-    ) -> list[Triggered]:
-        """What an event triggers, in the order of definition; `fed`: who has kept it here."""
+    ) -> tuple[list[Triggered], list[Fed]]:
+        """What an event triggers, in the order of definition, and who has kept it here."""
         triggering, elsewhere = self._triggering, self.elsewhere
-        o, is_row = arrival.occurrence, elsewhere.is_row(arrival)
         completion = elsewhere.found(arrival)
+        if completion is None and not self._time.elsewhere:
+            return super()._feed(t, arrival, contemporaries)
+        o, is_row = arrival.occurrence, elsewhere.is_row(arrival)
         found = {} if completion is None else completion.found
         triggered: list[Triggered] = []
-        for subscription in triggering.catalog.concerned_by(o, t):
-            name = subscription.rule.name
-            if elsewhere.is_elsewhere(name):
-                matches = found.get(name, ())
-                if isinstance(matches, tuple) and matches:
-                    raise _refusal(*matches)
-                if matches:
-                    triggering.counters.add("matches", len(matches))
-                triggered += [Triggered(subscription.rule, match) for match in matches]
-            elif is_row:
-                items, is_kept = triggering.feed_to(subscription, o, t, contemporaries)
-                if is_kept:
-                    fed.append(Fed(subscription, o))
-                triggered += items
-        return triggered
+        fed: list[Fed] = []
+        try:
+            for subscription in triggering.catalog.concerned_by(o, t):
+                name = subscription.rule.name
+                if elsewhere.is_elsewhere(name):
+                    matches = found.get(name, ())
+                    if isinstance(matches, tuple) and matches:
+                        raise _refusal(*matches)
+                    if matches:
+                        triggering.counters.add("matches", len(matches))
+                    triggered += [Triggered(subscription.rule, match) for match in matches]
+                elif is_row:
+                    items, is_kept = triggering.feed_to(subscription, o, t, contemporaries)
+                    if is_kept:
+                        fed.append(Fed(subscription, o))
+                    triggered += items
+        except BaseException:
+            triggering.withdraw(fed)
+            raise
+        return triggered, fed
 
 
 def placed(arrivals: Arrivals, matched: Matched | None) -> Arrivals:

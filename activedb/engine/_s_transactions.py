@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 from activedb.clock import moment_of
@@ -63,7 +64,11 @@ class STransactions:
     ) -> Letter | None:
         """Process one event; a letter if it failed and has left nothing behind."""
         identity = f"{arrival.batch_id}.{arrival.position}"
-        return self._fed(t, arrival.occurrence, identity, arrival.record, contemporaries)
+
+        def feed() -> tuple[list[Triggered], list[Fed]]:
+            return self._feed(t, arrival, contemporaries)
+
+        return self._fed(t, arrival.occurrence.timestamp, identity, arrival.record, feed)
 
     def complete(self, t: Transaction, completed: Completed) -> Letter | None:
         """Run what one event has completed, in a child of `t`; a letter if it failed.
@@ -79,11 +84,6 @@ class STransactions:
                 raise
             return self.letter(identity, record(), error)
         return None
-
-    def complete_all(self, t: Transaction, found: Iterable[Completed]) -> list[Letter]:
-        """The same of one event after another; letters of those that failed."""
-        letters = [self.complete(t, completed) for completed in found]
-        return [letter for letter in letters if letter is not None]
 
     def letter(self, identity: str, record: dict[str, Any], error: Exception) -> Letter:
         """The letter of an event that failed; raises `BatchFailed` if asked to stop there."""
@@ -106,7 +106,8 @@ class STransactions:
             params = {"type": o.name, "timestamp": when, "id": o.id}
             identity = f"late.{arrival.batch_id}.{arrival.position}"
             raised = Occurrence(name, now, {**params, "params": dict(o.params)}, kind="late")
-            letter = self._fed(t, raised, identity, arrival.record)
+            feed = partial(self._triggering.feed, raised, t)
+            letter = self._fed(t, now, identity, arrival.record, feed)
             letters += [] if letter is None else [letter]
         return letters
 
@@ -143,21 +144,27 @@ class STransactions:
         identity = f"{batch_id}.{refused.position}"
         return Letter.of_event(self._stream.name, identity, refused.payload, refused.error)
 
+    def _feed(
+        self, t: Transaction, arrival: Arrival, contemporaries: Sequence[Occurrence]
+    ) -> tuple[list[Triggered], list[Fed]]:
+        """Show the detectors an event: what it triggers, and who kept it; nobody if it raises."""
+        return self._triggering.feed(arrival.occurrence, t, contemporaries)
+
     def _fed(
         self,
         t: Transaction,
-        o: Occurrence,
+        timestamp: Any,
         identity: str,
         record: Callable[[], dict[str, Any]],
-        contemporaries: Sequence[Occurrence] = (),
+        feed: Callable[[], tuple[list[Triggered], list[Fed]]],
     ) -> Letter | None:
         """Feed one event in `t` and run what it triggers in a child; a letter if that fails."""
         fed: list[Fed] = []
         try:
-            triggered, fed = self._triggering.feed(o, t, contemporaries)
+            triggered, fed = feed()
             self._triggering.keep(t, fed)
             if triggered:
-                self._run_rules(t, triggered, label=identity, timestamp=o.timestamp)
+                self._run_rules(t, triggered, label=identity, timestamp=timestamp)
         except Exception as error:
             if is_systemic(error, t):
                 raise
