@@ -1,8 +1,7 @@
 """How long an event takes from when it is due to when its effects are committed, at half load.
 
 Files arrive in the folder that the stream follows: each is moved there when the last of its events
-is due. An event waits for its file, for the batch that takes it, and for the next one, which tells
-that it is complete.
+is due. An event waits for its file, for the batch at hand, and for the batch that takes it.
 """
 
 from __future__ import annotations

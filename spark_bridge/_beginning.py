@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from activedb.streams import Positions, Stream
 
 _NAME = "activedb.json"
-_OURS = ("files", "source", "producers")
+_OURS = ("files", "source", "marks")
 _PYTHON = "Python"
 
 
@@ -53,10 +53,8 @@ class Beginning:
         Files that were read before, of a stream of files.
     offset : Any
         The offset behind which it has begun, as the source writes it; None: none.
-    reached_us : int or None
-        The punctuation that all before has reached.
-    producers : mapping or None
-        What was known of the producers.
+    marks : mapping or None
+        What was known of when events are complete.
     """
 
     stream: str
@@ -65,8 +63,7 @@ class Beginning:
     first_batch_id: int = 0
     files: tuple[str, ...] = ()
     offset: Any = None
-    reached_us: int | None = None
-    producers: Mapping[str, Any] | None = None
+    marks: Mapping[str, Any] | None = None
 
     def write(self, checkpoint: Path) -> None:
         """Keep it, before the query begins. Does nothing if it is kept already."""
@@ -154,8 +151,7 @@ def _behind(checkpoint: Path, stream: Stream, positions: Positions) -> Beginning
         first_batch_id=positions.batch_id + 1,
         files=tuple(files),
         offset=None if last is None else last["source"].get("offset"),
-        reached_us=None if last is None else last["reached_us"],
-        producers=None if last is None else last.get("producers"),
+        marks=None if last is None else last.get("marks"),
     )
 
 

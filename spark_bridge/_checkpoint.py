@@ -106,7 +106,16 @@ def read_punctuation_us(checkpoint: Path, batch_id: int) -> int | None:
     """
     # Line 1 is the format's version, line 2 the metadata, the others one offset per source.
     text = (checkpoint / "offsets" / str(batch_id)).read_text(encoding="utf-8")
-    watermark_ms = int(json.loads(text.splitlines()[1])["batchWatermarkMs"])
+    return _punctuation_us(json.loads(text.splitlines()[1])["batchWatermarkMs"])
+
+
+def read_next_punctuation_us(checkpoint: Path, batch_id: int) -> int | None:
+    """Return the punctuation that the batch after a committed micro-batch has, if there is one."""
+    text = (checkpoint / "commits" / str(batch_id)).read_text(encoding="utf-8")
+    return _punctuation_us(json.loads(text.splitlines()[1])["nextBatchWatermarkMs"])
+
+
+def _punctuation_us(watermark_ms: int) -> int | None:
     return watermark_ms * 1000 if watermark_ms > 0 else None
 
 

@@ -52,8 +52,8 @@ class SparkFeed:
         Wait for new rows instead of returning when all there are have been processed. A socket is
         followed beyond the end of a connection, Kafka beyond what is there now.
     future_max_s : float
-        How far ahead of the clock an event's time may move the watermark: the database's setting of
-        this name.
+        How far ahead of the clock an event's time may move the punctuation: the database's setting
+        of this name.
     spark : Mapping[str, str], optional
         Settings of Spark, if it has to be started: the database's ``settings.of_spark``.
     matchable : Callable[[], Matchable], optional
@@ -91,6 +91,8 @@ class SparkFeed:
     FeedFailed
         If the checkpoint is damaged.
     """
+
+    check_tools = staticmethod(check_tools)
 
     def __init__(
         self,
@@ -143,7 +145,6 @@ class SparkFeed:
                 self._checkpoint,
                 follow=follow,
                 beginning=self._beginning,
-                future_max_s=future_max_s,
                 spark=spark or {},
                 stopping=self._stop,
             )
@@ -155,7 +156,6 @@ class SparkFeed:
                 self._checkpoint,
                 follow=follow,
                 beginning=self._beginning,
-                future_max_s=future_max_s,
                 spark=spark or {},
                 stopping=self._stop,
             )
@@ -245,7 +245,7 @@ class SparkFeed:
                 f"stream {self._stream.name!r} has gone on without its first checkpoint, and what "
                 "its patterns need of the time before is in this process: set scale_out to false"
             )
-        return MatchingOnExecutors(self._stream.name, matchable, self._checkpoint)
+        return MatchingOnExecutors(self._stream, matchable, self._checkpoint, self._future_max_s)
 
 
 def feed(
@@ -289,19 +289,19 @@ def feed(
         raise DefinitionError(
             f"stream {stream.name!r}: the DataFrame is not streaming; make it with spark.readStream"
         )
-    from spark_bridge._projection import project
+    from spark_bridge._projection import events
 
     stopping = threading.Event()
     checkpoint = checkpoint.resolve()
-    projected = project(df, stream, future_max_s=future_max_s)
     check_whole(checkpoint)
     beginning = beginning_of(checkpoint, stream, None)
     beginning.write(checkpoint)
     run = _run_of(stream, checkpoint, beginning, metrics or FeedMetrics(), future_max_s)
+    columns = events(df, stream)
 
     def produce() -> None:
         trigger = _FOLLOWING if follow else {"availableNow": True}
-        with run.query(projected, trigger=trigger) as query:
+        with run.query(columns, trigger=trigger) as query:
             while not query.awaitTermination(_STOP_S_MAX) and not stopping.is_set():
                 pass
 
@@ -316,9 +316,9 @@ def _run_of(
     future_max_s: float,
     matching: MatchingOnExecutors | None = None,
 ) -> Run:
-    marks = None
-    if stream.producer is not None:
-        from spark_bridge._producer_marks import ProducerMarks
+    if matching is not None:
+        return Run(stream, checkpoint, beginning, metrics, matching)
+    from spark_bridge._feed_marks import FeedMarks
 
-        marks = ProducerMarks(stream, checkpoint, future_max_s, beginning.producers)
-    return Run(stream, checkpoint, beginning, metrics, future_max_s, marks, matching)
+    marks = FeedMarks(stream, checkpoint, future_max_s, beginning.marks)
+    return Run(stream, checkpoint, beginning, metrics, marks)

@@ -47,8 +47,6 @@ class FileDrive:
         Wait for new files.
     beginning : Beginning
         Where the query has begun.
-    future_max_s : float
-        See `project`.
     spark : Mapping[str, str]
         See `session`.
     stopping : threading.Event
@@ -69,7 +67,6 @@ class FileDrive:
         *,
         follow: bool,
         beginning: Beginning,
-        future_max_s: float,
         spark: Mapping[str, str],
         stopping: threading.Event,
     ) -> None:
@@ -80,7 +77,6 @@ class FileDrive:
         self._size = BatchSize(source.per_batch, stream.latency_max_s, most=_FILES_MAX)
         self._idle = Idle(idle_waits_s(stream.silent_after_us))
         self._follow = follow
-        self._future_max_s = future_max_s
         self._spark = spark
         self._stop = stopping
         if not follow and not self._files.list_all():
@@ -97,7 +93,7 @@ class FileDrive:
             return
         run.source_at = self._files.position
         with session(self._spark) as spark:
-            from spark_bridge._projection import project
+            from spark_bridge._projection import events
             from spark_bridge._reading import FILE_ORDER, read_files
 
             is_ordered = self._source.per_batch > 1 or self._stream.latency_max is not None
@@ -105,12 +101,10 @@ class FileDrive:
                 spark, self._stream, self._source, self._files, is_ordered=is_ordered
             )
             order = FILE_ORDER if is_ordered else ()
-            projected = project(
-                df, self._stream, future_max_s=self._future_max_s, order=order, corrupt=corrupt
-            )
+            columns = events(df, self._stream, order=order, corrupt=corrupt)
             trigger = _FOLLOWING if self._follow else {"processingTime": "0 seconds"}
             try:
-                with run.query(projected, trigger=trigger, order=order) as query:
+                with run.query(columns, trigger=trigger, order=order) as query:
                     self._drive(query)
             except FeedFailed as error:
                 raise FeedFailed(self._files.with_real_names(str(error))) from error.__cause__

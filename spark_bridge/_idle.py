@@ -1,8 +1,7 @@
 """When a feed to which nothing comes runs a micro-batch without rows.
 
-What the last batch says of what is complete counts for the batch after it, so without one its
-events would wait until somebody sends something. Producers that have become silent are noticed in a
-batch, too.
+Executors that match go by the rows before a batch, so without one more the last events would wait
+until somebody sends something. Producers that have become silent are noticed in a batch, too.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ _FIRST_S = 0.5
 def idle_waits_s(silent_after_us: int | None) -> list[float]:
     """Return how long to wait before each of the batches without rows, in seconds.
 
-    One tells what the last rows have made complete. Two more notice producers that are silent:
-    their clock goes on by at most half of `silent_after` from batch to batch (`_producer_marks`).
+    One lets executors match what the last rows have made complete. Two more notice producers that
+    are silent: their clock goes on by at most half of `silent_after` from batch to batch (`Marks`).
     """
     if silent_after_us is None:
         return [_FIRST_S]

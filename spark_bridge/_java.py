@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+from importlib.metadata import version
 from importlib.util import find_spec
 
 from activedb.errors import ConfigurationError, JavaNotFound
@@ -17,8 +18,8 @@ _ADVICE = (
 )
 
 
-def check_tools() -> None:
-    """Check that pyspark and a Java runtime are there, before anything is started.
+def check_tools() -> str:
+    """Check that pyspark and a Java runtime are there, before anything is started; says which.
 
     Raises
     ------
@@ -32,10 +33,10 @@ def check_tools() -> None:
             raise ConfigurationError(
                 f"{module} is not installed; install it with: pip install 'activedb[spark]'"
             )
-    _check_java()
+    return f"{_check_java()}, pyspark {version('pyspark')}"
 
 
-def _check_java() -> None:
+def _check_java() -> str:
     needed = f"Spark needs Java {JAVA_VERSION_MIN} or newer"
     # The choice is Spark's own: JAVA_HOME when it is set, else the PATH.
     home = os.environ.get("JAVA_HOME")
@@ -48,11 +49,12 @@ def _check_java() -> None:
     if java is None:
         also = ", which holds no bin/java" if home else ""
         raise JavaNotFound(f"{needed}, but {where}{also}; {_ADVICE}")
-    version = _java_version(java)
-    if version is None:
+    number = _java_version(java)
+    if number is None:
         raise JavaNotFound(f"{needed}, but {java} does not run; {_ADVICE}")
-    if version < JAVA_VERSION_MIN:
-        raise JavaNotFound(f"{needed}, but {java} is version {version}; {_ADVICE}")
+    if number < JAVA_VERSION_MIN:
+        raise JavaNotFound(f"{needed}, but {java} is version {number}; {_ADVICE}")
+    return f"Java {number} ({java})"
 
 
 def _java_version(java: str) -> int | None:

@@ -46,8 +46,6 @@ class LiveDrive:
         Go on until it is stopped; a replay ends with its recording all the same.
     beginning : Beginning
         Where the query has begun.
-    future_max_s : float
-        See `project`.
     spark : Mapping[str, str]
         See `session`.
     stopping : threading.Event
@@ -68,7 +66,6 @@ class LiveDrive:
         *,
         follow: bool,
         beginning: Beginning,
-        future_max_s: float,
         spark: Mapping[str, str],
         stopping: threading.Event,
     ) -> None:
@@ -77,7 +74,6 @@ class LiveDrive:
         self._checkpoint = checkpoint
         self._follow = follow
         self._beginning = beginning
-        self._future_max_s = future_max_s
         self._spark = spark
         self._stop = stopping
         self._recording = self._find_recording(input)
@@ -97,17 +93,15 @@ class LiveDrive:
         """Run the query."""
         run.on_applied, run.source_at = self._note, self._position
         with session(self._settings()) as spark:
-            from spark_bridge._projection import project
+            from spark_bridge._projection import events
 
             while True:
                 self._limit.unlink(missing_ok=True)  # of an earlier run
                 rows_max = self._size.size
                 first = next_batch_id(self._checkpoint)
                 df, corrupt = self._read(spark, rows_max)
-                projected = project(
-                    df, self._stream, future_max_s=self._future_max_s, corrupt=corrupt
-                )
-                with run.query(projected, trigger=self._trigger()) as query:
+                columns = events(df, self._stream, corrupt=corrupt)
+                with run.query(columns, trigger=self._trigger()) as query:
                     if self._has_run(query, first, rows_max):
                         return
 

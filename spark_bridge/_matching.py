@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from activedb.streams import Matched
-from spark_bridge._checkpoint import next_batch_id
+from spark_bridge._checkpoint import next_batch_id, read_next_punctuation_us
 from spark_bridge._matching_bucket import Passed
 from spark_bridge._matching_columns import BUCKET, GROUP, IS_FUTURE, PASSED, POSITION
 from spark_bridge._matching_plan import Plan, begin, plan_of, write
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from activedb.streams import Matchable
+    from activedb.streams import Matchable, Stream
 
 
 _CHECK = "spark.sql.streaming.unsupportedOperationCheck"
@@ -43,11 +43,13 @@ class MatchingOnExecutors:
 
     Parameters
     ----------
-    stream : str
+    stream : Stream
     matchable : Matchable
         As the run begins.
     checkpoint : Path
         The query's. Executors read and write it, so it is on storage that they share.
+    future_max_s : float
+        How far ahead of the clock a time moves the watermark.
 
     Attributes
     ----------
@@ -56,31 +58,34 @@ class MatchingOnExecutors:
         the query begins.
     """
 
-    def __init__(self, stream: str, matchable: Matchable, checkpoint: Path):
+    def __init__(self, stream: Stream, matchable: Matchable, checkpoint: Path, future_max_s: float):
         self.here = dict(matchable.here)
         self._stream = stream
         self._matchable = matchable
         self._checkpoint = checkpoint
+        self._future_max_s = future_max_s
         self._plan: Plan | None = None
 
-    def spread(self, projected: DataFrame, order: Sequence[str]) -> DataFrame:
+    def spread(self, events: DataFrame, order: Sequence[str]) -> DataFrame:
         """Return what comes of event columns: rows that go on as they are, and matches.
 
         Parameters
         ----------
-        projected : DataFrame
-            What :func:`project` returned.
+        events : DataFrame
+            What :func:`events` returned.
         order : Sequence[str]
             Its columns by which rows are put in order.
         """
         from spark_bridge import _matching_operator as operator
         from spark_bridge import _matching_route as route
         from spark_bridge._pickling import dumps
+        from spark_bridge._projection import under_watermark
 
-        spark = projected.sparkSession
+        spark = events.sparkSession
         partitions = int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
-        self._plan = self._planned(partitions=partitions, keys=route.keyable(projected))
-        routed = route.routed(projected, self._plan, order)
+        self._plan = self._planned(partitions=partitions, keys=route.keyable(events))
+        marked = under_watermark(events, self._stream, future_max_s=self._future_max_s)
+        routed = route.routed(marked, self._plan, order)
         schema = operator.output_schema(routed.schema)
         processor = operator.Matching(dumps(self._plan), str(self._checkpoint), schema.names)
         return routed.groupBy(GROUP, BUCKET).transformWithState(
@@ -136,12 +141,16 @@ class MatchingOnExecutors:
             return left_of(plan, batch_id, ((row.key, row.json) for row in rows))
 
         passed = states.rdd.mapPartitions(work).collect()
-        return self._matched(passed, batch_id=batch_id - 1)
+        return self._matched(
+            passed,
+            batch_id=batch_id - 1,
+            punctuation_us=read_next_punctuation_us(self._checkpoint, batch_id - 1),
+        )
 
     def _planned(self, **of_query: Any) -> Plan:
         state = begin(self._checkpoint, self._matchable, **of_query)
         batch_id = next_batch_id(self._checkpoint)
-        plan, self.here = plan_of(self._stream, self._matchable, state, batch_id=batch_id)
+        plan, self.here = plan_of(self._stream.name, self._matchable, state, batch_id=batch_id)
         write(self._checkpoint, state.remembering(plan))
         return plan
 

@@ -144,8 +144,8 @@ class Matching(StatefulProcessor):
         self._state.update((json.dumps({**bucket.state(), "timer_ms": timer_ms}),))
 
     def _late_us(self, batch_id: int) -> int | None:
-        """What is before it comes too late: the punctuation of the batch before, at least."""
-        before_us = _punctuation_us(self._checkpoint, batch_id - 1) if batch_id > 0 else None
+        """What is before it comes too late: what the rows of the batches before have completed."""
+        before_us = _punctuation_us(self._checkpoint, batch_id)
         known = [us for us in (before_us, self._plan.reached_us(batch_id)) if us is not None]
         return max(known, default=None)
 

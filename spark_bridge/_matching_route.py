@@ -46,7 +46,7 @@ def routed(events: DataFrame, plan: Plan, order: Sequence[str]) -> DataFrame:
     Parameters
     ----------
     events : DataFrame
-        Event columns under a watermark; see :func:`project`.
+        See :func:`under_watermark`.
     plan : Plan
     order : Sequence[str]
         Its columns by which rows are put in order: none, or `FILE_ORDER`.
@@ -61,7 +61,7 @@ def routed(events: DataFrame, plan: Plan, order: Sequence[str]) -> DataFrame:
     placed = events.select(
         *map(_column, columns),
         _position(order).alias(POSITION),
-        # A time that is not believed does not move the watermark: see `project`.
+        # A time that is not believed does not move the watermark: see `under_watermark`.
         (sf.col("raw").isNull() & (sf.unix_micros(WATERMARK) != sf.col("event_time_us"))).alias(
             IS_FUTURE
         ),

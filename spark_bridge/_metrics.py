@@ -1,14 +1,12 @@
-"""What Spark tells about a query while it runs: how fast, how far, how much it keeps."""
+"""What is known of a feed while it runs: how fast, how far, how much it keeps."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
-from activedb.clock import in_microseconds
 from activedb.metrics import Counters, Histogram
 
 _SHOWN_S_MIN = 0.0005
@@ -31,8 +29,8 @@ class BatchProgress:
         `rows` in `seconds`.
     arriving_per_s : float or None
         Rows that arrived per second since the batch before; None for the first.
-    watermark_us : int or None
-        Spark's watermark, in microseconds since 1970 UTC; None before there is one.
+    punctuation_us : int or None
+        `AtomicBatch.punctuation_us`.
     state_rows, state_bytes : int
         What stateful operators of the query keep; 0 if it has none.
     """
@@ -43,13 +41,15 @@ class BatchProgress:
     apply_s: float
     rows_per_s: float
     arriving_per_s: float | None
-    watermark_us: int | None
+    punctuation_us: int | None
     state_rows: int
     state_bytes: int
 
     @classmethod
-    def of(cls, progress: Mapping[str, Any]) -> BatchProgress | None:
-        """Read Spark's JSON; None if no batch was run."""
+    def of(
+        cls, progress: Mapping[str, Any], punctuations_us: Mapping[int, int | None]
+    ) -> BatchProgress | None:
+        """Read Spark's JSON, beside the punctuation of each batch; None if no batch was run."""
         durations = progress.get("durationMs") or {}
         if "addBatch" not in durations:
             return None
@@ -57,14 +57,15 @@ class BatchProgress:
         rows = int(progress.get("numInputRows", 0))
         operators = progress.get("stateOperators") or []
         arriving = progress.get("inputRowsPerSecond")
+        batch_id = int(progress["batchId"])
         return cls(
-            batch_id=int(progress["batchId"]),
+            batch_id=batch_id,
             rows=rows,
             seconds=seconds,
             apply_s=durations["addBatch"] / 1000,
             rows_per_s=rows / max(seconds, _SHOWN_S_MIN),
             arriving_per_s=arriving if isinstance(arriving, float | int) and arriving > 0 else None,
-            watermark_us=_moment_us((progress.get("eventTime") or {}).get("watermark")),
+            punctuation_us=punctuations_us.get(batch_id),
             state_rows=sum(int(o.get("numRowsTotal", 0)) for o in operators),
             state_bytes=sum(int(o.get("memoryUsedBytes", 0)) for o in operators),
         )
@@ -85,6 +86,7 @@ class FeedMetrics:
         self._durations = Histogram()
         self._last: BatchProgress | None = None
         self._next = 0  # the first batch of this run that has not been heard of
+        self._punctuations_us: dict[int, int | None] = {}  # of batches from there on
 
     @property
     def last(self) -> BatchProgress | None:
@@ -104,23 +106,22 @@ class FeedMetrics:
         """A run begins, with this batch."""
         with self._latch:
             self._next = batch_id
+            self._punctuations_us.clear()
+
+    def reached(self, batch_id: int, punctuation_us: int | None) -> None:
+        """Take note of the punctuation of a batch, before Spark tells of it."""
+        with self._latch:
+            self._punctuations_us[batch_id] = punctuation_us
 
     def note(self, progress: Mapping[str, Any]) -> None:
         """Take note of Spark's JSON about a batch, once."""
-        found = BatchProgress.of(progress)
         with self._latch:
+            found = BatchProgress.of(progress, self._punctuations_us)
             if found is None or found.batch_id < self._next:
                 return
             self._next = found.batch_id + 1
             self._last = found
+            self._punctuations_us.pop(found.batch_id, None)
         self._counters.add("batches")
         self._counters.add("rows", found.rows)
         self._durations.record(found.seconds)
-
-
-def _moment_us(text: str | None) -> int | None:
-    """Return the watermark that a text says; Spark begins with 1970 and means that it has none."""
-    if text is None:
-        return None
-    us = in_microseconds(datetime.fromisoformat(text))
-    return us if us > 0 else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -36,25 +35,20 @@ _TIME_MAX = "9999-12-31 23:59:59.999999"
 _FUTURE_S_MAX = 10_000 * 366 * 86_400  # longer than all those years
 
 
-def project(
-    df: DataFrame,
-    stream: Stream,
-    *,
-    future_max_s: float = math.inf,
-    order: Sequence[str] = (),
-    corrupt: str | None = None,
-) -> DataFrame:
-    """Return ``df`` as event columns under a watermark; see `events`.
+def under_watermark(events: DataFrame, stream: Stream, *, future_max_s: float) -> DataFrame:
+    """Return event columns under a watermark of Spark's, for what it is to match.
 
     Parameters
     ----------
+    events : DataFrame
+        See :func:`events`.
     future_max_s : float
         How far ahead of the clock a time moves the watermark; one beyond that does not.
     """
     # NULL must not move the watermark, and Spark would read it as 1970.
     earliest = sf.lit(_TIME_MIN).cast("timestamp")
     believed = sf.coalesce(_believed(stream, future_max_s), earliest)
-    named = events(df, stream, order=order, corrupt=corrupt).withColumn(WATERMARK, believed)
+    named = events.withColumn(WATERMARK, believed)
     return named.withWatermark(WATERMARK, f"{_delay_ms(stream)} milliseconds")
 
 

@@ -8,17 +8,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyspark
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StringType, StructField, StructType
 
 from activedb.errors import ConfigurationError, DefinitionError
 from activedb.streams import Kafka, Rate, Replay, Socket
-from spark_bridge import _replay_source, _socket_source
 from spark_bridge._failures import take_down
 from spark_bridge._idle import idle_waits_s
 from spark_bridge._recording import Recording
-from spark_bridge._session import register_sources
+from spark_bridge._session import has_own_sources, register_sources
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -130,7 +130,10 @@ def read_replay(
             "idle": json.dumps(idle_waits_s(stream.silent_after_us)),
             "startingOffset": None if start is None else json.dumps(start),
         }
-        lines = _python_source(spark, _replay_source.NAME, options)
+        _check_own_sources()
+        from spark_bridge._replay_source import NAME
+
+        lines = _python_source(spark, NAME, options)
         return _columns_of(lines, source.format, schema, source.options)
 
 
@@ -154,7 +157,10 @@ def read_socket(
     }
     with _understood(stream):
         schema = None if source.schema is None else _declared(source.schema)
-        lines = _python_source(spark, _socket_source.NAME, options)
+        _check_own_sources()
+        from spark_bridge._socket_source import NAME
+
+        lines = _python_source(spark, NAME, options)
         return _columns_of(lines, source.format, schema, source.options)
 
 
@@ -211,6 +217,14 @@ def read_kafka(
             *("topic", "partition", "offset", "timestamp"),
         )
         return _columns_of(texts, source.format, schema, source.options)
+
+
+def _check_own_sources() -> None:
+    if not has_own_sources():
+        raise ConfigurationError(
+            f"replays and sockets need Spark 4.2 or newer, and this is {pyspark.__version__}: "
+            "pip install 'activedb[spark]'"
+        )
 
 
 def _python_source(spark: SparkSession, name: str, options: Mapping[str, str | None]) -> DataFrame:

@@ -18,8 +18,7 @@ from spark_bridge._checkpoint import (
 )
 from spark_bridge._exchange import Exchange, RefusedError
 from spark_bridge._failures import take_down
-from spark_bridge._matching import numbering_rows
-from spark_bridge._reached import reached_us
+from spark_bridge._matching import MatchingOnExecutors, numbering_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,9 +30,8 @@ if TYPE_CHECKING:
 
     from activedb.streams import Stream
     from spark_bridge._beginning import Beginning
-    from spark_bridge._matching import MatchingOnExecutors
+    from spark_bridge._feed_marks import FeedMarks
     from spark_bridge._metrics import FeedMetrics
-    from spark_bridge._producer_marks import ProducerMarks
 
 
 class Run:
@@ -48,12 +46,9 @@ class Run:
         Where the query has begun.
     metrics : FeedMetrics
         Is filled while it runs.
-    future_max_s : float
-        How far ahead of the clock a time moves the watermark.
-    marks : ProducerMarks, optional
-        What makes the punctuations of a stream of several producers; None: Spark's watermark.
-    matching : MatchingOnExecutors, optional
-        What matches rules on Spark's executors; None: nothing is matched there.
+    by : FeedMarks or MatchingOnExecutors
+        What makes the punctuations; or what matches rules on Spark's executors, where Spark's
+        watermark is the punctuation.
 
     Attributes
     ----------
@@ -72,20 +67,16 @@ class Run:
         checkpoint: Path,
         beginning: Beginning,
         metrics: FeedMetrics,
-        future_max_s: float,
-        marks: ProducerMarks | None = None,
-        matching: MatchingOnExecutors | None = None,
+        by: FeedMarks | MatchingOnExecutors,
     ) -> None:
         self.left: Matched | None = None
-        self._matching = matching
+        self._by = by
         self.on_applied: Callable[[int, float], None] = lambda rows, seconds: None
         self.source_at: Callable[[int], dict[str, Any]] = self._offsets
         self._stream = stream
         self._beginning = beginning
-        self._future_max_s = future_max_s
         self._checkpoint = checkpoint
         self._metrics = metrics
-        self._marks = marks
         self._exchange: Exchange[AtomicBatch] = Exchange()
         self._failure: Exception | None = None
 
@@ -100,14 +91,14 @@ class Run:
 
     @contextmanager
     def query(
-        self, projected: DataFrame, *, trigger: Mapping[str, Any], order: Sequence[str] = ()
+        self, events: DataFrame, *, trigger: Mapping[str, Any], order: Sequence[str] = ()
     ) -> Iterator[StreamingQuery]:
         """Run the query over event columns for the duration of the block.
 
         Parameters
         ----------
-        projected : DataFrame
-            What :func:`project` returned.
+        events : DataFrame
+            What :func:`events` returned.
         trigger : Mapping[str, Any]
             When Spark looks for data; the argument of ``DataStreamWriter.trigger``.
         order : Sequence[str]
@@ -123,21 +114,21 @@ class Run:
         remove_half_written(self._checkpoint)
         self._metrics.begin(next_batch_id(self._checkpoint))
         try:
-            with listening(projected.sparkSession, self._metrics, self._query_id):
-                if self._matching is None:
-                    query = self._writer(projected, trigger, order).start()
-                else:
-                    spread = self._matching.spread(projected, order)
+            with listening(events.sparkSession, self._metrics, self._query_id):
+                if isinstance(self._by, MatchingOnExecutors):
+                    spread = self._by.spread(events, order)
                     with numbering_rows(spread.sparkSession):
                         query = self._writer(spread, trigger, ()).start()
+                else:
+                    query = self._writer(events, trigger, order).start()
                 try:
                     yield query
                 finally:
                     with suppress(Exception):  # where the JVM has died there is nothing to stop
                         query.stop()
                     note_recent(self._metrics, query)
-                if self._matching is not None and not self._exchange.is_closed:
-                    self.left = self._matching.left(projected.sparkSession)
+                if isinstance(self._by, MatchingOnExecutors) and not self._exchange.is_closed:
+                    self.left = self._by.left(events.sparkSession)
         except ActiveDBError:
             raise
         except Exception as error:
@@ -145,7 +136,7 @@ class Run:
             raise FeedFailed(f"stream {self._stream.name!r}: {summary}") from failure
 
     def _writer(
-        self, projected: DataFrame, trigger: Mapping[str, Any], order: Sequence[str]
+        self, columns: DataFrame, trigger: Mapping[str, Any], order: Sequence[str]
     ) -> DataStreamWriter:
         first = next_batch_id(self._checkpoint)
 
@@ -162,7 +153,7 @@ class Run:
                 self._failure = error  # what reaches the query's own error is its text
                 raise
 
-        writer = projected.writeStream.foreachBatch(receive)
+        writer = columns.writeStream.foreachBatch(receive)
         writer = writer.option("checkpointLocation", str(self._checkpoint))
         return writer.trigger(**trigger)
 
@@ -170,15 +161,13 @@ class Run:
         return read_query_id(self._checkpoint)
 
     def _atomic_batch(self, batch: DataFrame, batch_id: int, order: Sequence[str]) -> AtomicBatch:
-        from spark_bridge._projection import WATERMARK
-
-        # Spark moves its watermark by the rows that pass through it, so the batch must be
-        # evaluated even if it was applied before and this is a replay.
-        table, matched = batch.drop(WATERMARK).toArrow(), None
-        punctuation_us = self._punctuation_us(batch_id, table)
-        position = self._position(batch_id, table, punctuation_us)
-        if self._matching is not None:
-            table, matched = self._matching.taken_apart(table)
+        # What is known of a stream follows from all its rows, so the batch must be evaluated even
+        # if it was applied before and this is a replay.
+        table, matched = batch.toArrow(), None
+        position = self._position(batch_id, table)
+        self._metrics.reached(batch_id, position["punctuation_us"])
+        if isinstance(self._by, MatchingOnExecutors):
+            table, matched = self._by.taken_apart(table)
         if order:
             # A stable sort: rows of one block of one file stay in their order.
             table = table.sort_by([(name, "ascending") for name in order])
@@ -188,33 +177,24 @@ class Run:
             query_id=self._query_id(),
             batch_id=self._beginning.first_batch_id + batch_id,
             table=table,
-            punctuation_us=punctuation_us,
+            punctuation_us=position["punctuation_us"],
             matched=matched,
             position=position,
             continues=self._beginning.continues,
         )
 
-    def _punctuation_us(self, batch_id: int, table: Any) -> int | None:
-        if self._marks is not None:
-            return self._marks.take(batch_id, table, planned_ms(self._checkpoint, batch_id))
-        # A query that goes on behind a lost one begins with a watermark that knows nothing.
-        known = (read_punctuation_us(self._checkpoint, batch_id), self._beginning.reached_us)
-        return max((us for us in known if us is not None), default=None)
-
-    def _position(self, batch_id: int, table: Any, punctuation_us: int | None) -> dict[str, Any]:
+    def _position(self, batch_id: int, table: Any) -> dict[str, Any]:
         """Return what `AtomicBatch.position` is to be."""
-        position: dict[str, Any] = {
-            "source": self.source_at(batch_id),
-            "punctuation_us": punctuation_us,
-            "reached_us": punctuation_us,
+        source = self.source_at(batch_id)
+        if isinstance(self._by, MatchingOnExecutors):
+            punctuation_us = read_punctuation_us(self._checkpoint, batch_id)
+            return {"source": source, "punctuation_us": punctuation_us, "elsewhere": True}
+        known = self._by.take(batch_id, table, planned_ms(self._checkpoint, batch_id))
+        return {
+            "source": source,
+            "punctuation_us": known.punctuation_us,
+            "marks": known.record(),
         }
-        if self._matching is not None:
-            return position | {"elsewhere": True}
-        if self._marks is not None:
-            return position | {"producers": self._marks.known_after(batch_id)}
-        planned = planned_ms(self._checkpoint, batch_id)
-        reached = reached_us(self._stream, table, planned, self._future_max_s, punctuation_us)
-        return position | {"reached_us": reached}
 
     def _offsets(self, batch_id: int) -> dict[str, Any]:
         return {"kind": "DataFrame", "offset": read_offsets(self._checkpoint, batch_id)}

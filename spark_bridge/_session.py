@@ -17,6 +17,7 @@ import threading
 import traceback
 import warnings
 from contextlib import ExitStack, contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -136,15 +137,24 @@ def _start(stack: ExitStack, settings: Mapping[str, str]) -> SparkSession:
 def register_sources(spark: SparkSession) -> None:
     """Make our data sources known to a Spark session.
 
-    They are ``activedb_replay`` and ``activedb_socket`` to read from, ``activedb`` to write to. A
-    feed that needs them does so itself: it costs a process of Python's that Spark starts.
+    They are ``activedb_replay`` and ``activedb_socket`` to read from, where `has_own_sources`, and
+    ``activedb`` to write to. A feed that needs them does so itself: it costs a process of Python's
+    that Spark starts.
     """
-    from spark_bridge._replay_source import ReplaySource
     from spark_bridge._sink import ActiveDBSink
-    from spark_bridge._socket_source import SocketSource
 
-    for source in (ReplaySource, SocketSource, ActiveDBSink):
-        spark.dataSource.register(source)
+    spark.dataSource.register(ActiveDBSink)
+    if has_own_sources():
+        from spark_bridge._replay_source import ReplaySource
+        from spark_bridge._socket_source import SocketSource
+
+        for source in (ReplaySource, SocketSource):
+            spark.dataSource.register(source)
+
+
+def has_own_sources() -> bool:
+    """Whether this Spark has what sources of our own to read from need: 4.2 has, 4.1 has not."""
+    return find_spec("pyspark.sql.streaming.datasource") is not None
 
 
 def _stop(spark: SparkSession) -> None:

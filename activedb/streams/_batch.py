@@ -83,9 +83,9 @@ class AtomicBatch:
         ==================  ======  ==============================================================
     punctuation_us : int or None
         Microseconds since 1970 UTC. Every event before it has been seen, with this batch at the
-        latest; once the batch is processed, a row of a later one with a smaller
-        ``event_time_us`` (``event_low_us``, if there is one) is late. Never decreases from batch
-        to batch. None: nothing is known yet.
+        latest (if rows of it are `matched` elsewhere, with the one before); once the batch is
+        processed, a row of a later one with a smaller ``event_time_us`` (``event_low_us``, if there
+        is one) is late. Never decreases from batch to batch. None: nothing is known yet.
     matched : Matched or None
         What elsewhere became of rows that are not in the table; None: all rows are.
     position : mapping or None
@@ -95,8 +95,7 @@ class AtomicBatch:
         ``source``          its ``kind``, and what tells this batch from another one: the names of
                             its files, or the source's own offset behind it
         ``punctuation_us``  of this batch
-        ``reached_us``      what the next batch's will be, or None
-        ``producers``       what is known of producers behind it; only if the stream declares them
+        ``marks``           what is known behind it of when events are complete, for `Marks.restore`
         ``elsewhere``       true if Spark keeps more of the rows, as for ``matched``
         ==================  =======================================================================
 

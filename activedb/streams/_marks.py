@@ -1,8 +1,8 @@
 """What is complete of a stream that comes in batches: the newest times, by producer.
 
-Each producer has a mark, its newest time in the batches before. The punctuation is the mark that is
-furthest behind, less the stream's delay; a producer that is silent for too long is left out until
-it is heard again, and if all are the newest mark counts::
+Each producer has a mark, its newest time so far. The punctuation is the mark that is furthest
+behind, less the stream's delay; a producer that is silent for too long is left out until it is
+heard again, and if all are the newest mark counts::
 
     ann   ─────●──────●────────────●      mark of ann
     bob   ──●──────●                      mark of bob = the punctuation …
@@ -12,17 +12,22 @@ it is heard again, and if all are the newest mark counts::
 A stream that does not say who sends has one producer, which is never silent: then this is the
 newest time less the delay.
 
+A batch's punctuation counts the batch's own rows: what they complete is processed with it. Its rows
+are late by the punctuation of the batch before, as those of one batch have no order among them.
+Punctuations are whole milliseconds, rounded down, and there is none before 1970: as Spark's
+watermarks are, so that a stream matched on executors has the same.
+
 All of it follows from the batches and from when each was planned, or published, which is kept with
 them: a batch that comes again has the same punctuation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from datetime import timedelta
 from typing import Any, Self
 
-from activedb.clock import timedelta_us
 from activedb.streams._batch import EventTable
 from activedb.streams._declaration import Stream
 
@@ -40,26 +45,37 @@ class Marks:
     marks : mapping of str to (int or None, int)
         Per producer its newest time and when it was heard, both in microseconds, the latter on a
         clock that goes on from batch to batch.
+    awaited : mapping of str to int
+        Producers that are declared and were never heard, and since when they are waited for.
     clock_us : int
         That clock. From one batch to the next it goes no further than half of what makes a producer
         silent: if the whole feed pauses, that is held against nobody.
     made_us : int or None
         When the batch was planned, or published; None before the first.
     punctuation_us : int or None
-        The batch's: every event before it has been seen. It follows from the batches before.
+        The batch's: every event before it has been seen, with the batch at the latest.
     """
 
     marks: Mapping[str, tuple[int | None, int]] = field(default_factory=dict)
+    awaited: Mapping[str, int] = field(default_factory=dict)
     clock_us: int = 0
     made_us: int | None = None
     punctuation_us: int | None = None
 
     @classmethod
     def restore(cls, stream: Stream, record: Mapping[str, Any] | None) -> Self:
-        """What `record` was made of; None: nothing has been taken yet."""
-        if record is None:
-            return cls(dict.fromkeys(stream.producers, (None, 0)))
-        return cls(**record)
+        """What `record` was made of; None: nothing has been taken yet.
+
+        The stream may have been declared with other producers then, or with none.
+        """
+        known = cls() if record is None else cls(**record)
+        marks = _as_declared(stream, known)
+        awaited = {
+            name: known.awaited.get(name, known.clock_us)
+            for name in stream.producers
+            if name not in marks
+        }
+        return replace(known, marks=marks, awaited=awaited)
 
     def record(self) -> dict[str, Any]:
         """As JSON has it; `restore` undoes it."""
@@ -78,28 +94,40 @@ class Marks:
         silent_us = stream.silent_after_us
         step_us = 0 if self.made_us is None else max(0, made_us - self.made_us)
         clock_us = self.clock_us + (step_us if silent_us is None else min(step_us, silent_us // 2))
-        punctuation_us = self._reached_us(stream, clock_us)
         marks = dict(self.marks)
         for name, us in newest.items():
             known = [each for each in (us, marks.get(name, (None, 0))[0]) if each is not None]
             marks[name] = (max(known, default=None), clock_us)
-        return Marks(marks, clock_us, made_us, punctuation_us)
+        awaited = {name: us for name, us in self.awaited.items() if name not in marks}
+        waited_for = [*marks.values(), *((None, since_us) for since_us in awaited.values())]
+        reached_us = _reached_us(stream, waited_for, clock_us)
+        known = [us for us in (self.punctuation_us, reached_us) if us is not None]
+        return Marks(marks, awaited, clock_us, made_us, max(known, default=None))
 
-    def _reached_us(self, stream: Stream, clock_us: int) -> int | None:
-        """What is complete at `clock_us`, when no rows have come since."""
-        silent_us = stream.silent_after_us
-        waited_for = [
-            us
-            for us, heard_us in self.marks.values()
-            if silent_us is None or clock_us - heard_us <= silent_us
-        ]
-        known = [us for us, _ in self.marks.values() if us is not None]
-        # One that is waited for and has no mark was never heard, or nobody believes its times.
-        if not known or None in waited_for:
-            return self.punctuation_us
-        behind_us = min((us for us in waited_for if us is not None), default=max(known))
-        reached_us = behind_us - timedelta_us(stream.delay)
-        return reached_us if self.punctuation_us is None else max(reached_us, self.punctuation_us)
+
+def _as_declared(stream: Stream, known: Marks) -> dict[str, tuple[int | None, int]]:
+    """The marks of those who send as the stream is declared now."""
+    if stream.producer is None:
+        times = [us for us, _ in known.marks.values() if us is not None]
+        return {_EVERYBODY: (max(times), known.clock_us)} if times else {}
+    return {name: mark for name, mark in known.marks.items() if name != _EVERYBODY}
+
+
+def _reached_us(
+    stream: Stream, marks: Sequence[tuple[int | None, int]], clock_us: int
+) -> int | None:
+    """What is complete by the marks alone; None: nothing is known."""
+    silent_us = stream.silent_after_us
+    waited_for = [
+        us for us, heard_us in marks if silent_us is None or clock_us - heard_us <= silent_us
+    ]
+    known = [us for us, _ in marks if us is not None]
+    # One that is waited for and has no mark was never heard, or nobody believes its times.
+    if not known or None in waited_for:
+        return None
+    behind_us = min((us for us in waited_for if us is not None), default=max(known))
+    reached_ms = behind_us // 1000 + -stream.delay // timedelta(milliseconds=1)
+    return reached_ms * 1000 if reached_ms > 0 else None
 
 
 def newest_times(stream: Stream, table: EventTable, latest_us: int | None) -> dict[str, int | None]:
@@ -115,7 +143,7 @@ def newest_times(stream: Stream, table: EventTable, latest_us: int | None) -> di
     Returns
     -------
     dict of str to int or None
-        None: no time of this one can be believed.
+        None: no time of this one can be believed. An empty name is nobody's, as NULL is.
     """
     import pyarrow
     import pyarrow.compute
@@ -129,7 +157,7 @@ def newest_times(stream: Stream, table: EventTable, latest_us: int | None) -> di
         newest_us = pc.max(us).as_py()
         return {} if newest_us is None else {_EVERYBODY: newest_us}
     rows = pa.table({"name": table.column("event_producer"), "us": us})
-    rows = rows.filter(pc.is_valid(rows.column("name")))
+    rows = rows.filter(pc.not_equal(rows.column("name"), _EVERYBODY))  # nor is NULL a producer
     newest = rows.group_by("name").aggregate([("us", "max")])
     names, times = newest.column("name").to_pylist(), newest.column("us_max").to_pylist()
     return dict(sorted(zip(names, times, strict=True)))

@@ -114,6 +114,8 @@ class Matched:
         Of what is left at the end of a feed: the time of the newest event.
     batch_id : int or None
         Likewise: the batch behind which that is.
+    punctuation_us : int or None
+        Likewise: what the rows up to that batch complete, its own counted.
     """
 
     rules: Mapping[str, str]
@@ -124,3 +126,4 @@ class Matched:
     from_future: frozenset[int] = field(default_factory=frozenset)
     newest_us: int | None = None
     batch_id: int | None = None
+    punctuation_us: int | None = None

@@ -8,6 +8,7 @@ from spark_bridge._checkpoint import (
     is_committed,
     is_planned,
     names_of_files,
+    read_next_punctuation_us,
     read_punctuation_us,
     read_query_id,
 )
@@ -23,6 +24,9 @@ def test_punctuation_is_the_watermark_of_that_batch_in_microseconds(
         '{"logOffset":7}'
     )
     assert read_punctuation_us(tmp_path, 7) == punctuation_us
+    (tmp_path / "commits").mkdir()
+    (tmp_path / "commits" / "6").write_text(f'v1\n{{"nextBatchWatermarkMs":{watermark_ms}}}')
+    assert read_next_punctuation_us(tmp_path, 6) == punctuation_us
 
 
 def test_query_id_is_spark_s_own(tmp_path: Path) -> None:

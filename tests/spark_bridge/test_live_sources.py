@@ -49,7 +49,7 @@ def test_replay_rows_come_once_in_the_order_of_the_recording(
     batches = playground.run(stream)
     assert [batch.table.num_rows for batch in batches] == [3, 3, 1]
     assert column(batches, "p_user") == ["ann", "bob", "eve", "dan", "bad", None, None]
-    assert [batch.punctuation_us for batch in batches] == [None, 4_000_000, 6_000_000]
+    assert [batch.punctuation_us for batch in batches] == [4_000_000, 6_000_000, 7_000_000]
     assert column(batches, "raw")[3:] == [
         None,
         '{"seconds":"noon","kind":"CLICK","user":"bad"}',
@@ -298,7 +298,7 @@ def test_socket_after_a_restart_loses_what_was_read_before_and_nothing_else(
     assert column(playground.batches, "p_text") == ["new 1", "new 2", "new 3", "more"]
 
 
-def test_socket_followed_tells_what_is_complete_when_nothing_comes_any_more(
+def test_socket_followed_has_one_batch_without_rows_when_nothing_comes_any_more(
     playground: Any, clicks: Any
 ) -> None:
     with serving() as server:
@@ -314,7 +314,7 @@ def test_socket_followed_tells_what_is_complete_when_nothing_comes_any_more(
 
         server.serve("5,CLICK,ann", close=False)
         feed.run(apply)
-    assert [batch.punctuation_us for batch in playground.batches] == [None, 5_000_000]
+    assert [batch.punctuation_us for batch in playground.batches] == [5_000_000, 5_000_000]
 
 
 def test_socket_that_nobody_serves_fails_in_one_line(playground: Any, clicks: Any) -> None:
@@ -362,7 +362,7 @@ def test_rate_rows_are_events_and_the_feed_tells_how_fast(playground: Any, click
     assert 3 <= counted["batches"] == last.batch_id + 1 <= 4
     assert counted["rows"] == sum(b.table.num_rows for b in playground.batches[: last.batch_id + 1])
     assert 0 < last.apply_s <= last.seconds
-    assert last.watermark_us == playground.batches[last.batch_id].punctuation_us
+    assert last.punctuation_us == playground.batches[last.batch_id].punctuation_us
     assert (last.state_rows, last.state_bytes) == (0, 0)
     with pytest.raises(ConfigurationError, match="never end; follow them"):
         SparkFeed(stream, None, playground.checkpoint)

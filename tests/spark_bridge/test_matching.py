@@ -99,10 +99,15 @@ class Played:
         define_rules(self.ledger)
         self.run = self.ledger.db.stream_run(self.stream)
 
-    def open(self) -> SparkFeed:
+    def open(self, *, follow: bool = False) -> SparkFeed:
         matchable = self.run.matchable if self._is_elsewhere else None
         return SparkFeed(
-            self.stream, self._input, self._checkpoint, spark=CLUSTER, matchable=matchable
+            self.stream,
+            self._input,
+            self._checkpoint,
+            follow=follow,
+            spark=CLUSTER,
+            matchable=matchable,
         )
 
     def feed(self, apply: Callable[[AtomicBatch], None] | None = None) -> SparkFeed:
@@ -236,6 +241,28 @@ def test_feed_that_runs_again_knows_the_end_of_before_and_the_rules_of_now(
     assert sorted(at) == expected
     assert found["letters"] == []
     assert found["totals"] == {"events": 5, "late": 1, "dead": 0}
+
+
+def test_last_rows_complete_what_they_do_when_nothing_comes_any_more(
+    cluster: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "input").mkdir()
+    rows = ((10, "EXIT"), (20, "ENTER"), (30, "QUIET"))
+    lines = [f"{_FIRST_US + s * 1_000_000},{kind},,ann,1,2\n" for s, kind in rows]
+    (tmp_path / "input" / "0.csv").write_text("".join(lines), encoding="utf-8")
+    played = Played(tmp_path, is_elsewhere=True, files_each=1)
+    feed = played.open(follow=True)
+    sizes = []
+
+    def apply(batch: AtomicBatch) -> None:
+        played.run.apply(batch)
+        sizes.append((batch.table.num_rows, [row.split()[0] for row in played.ledger.lines()]))
+        if len(sizes) == 2:
+            feed.stop()
+
+    feed.run(apply)
+    # The first has brought the rows to the executors, and the second has none.
+    assert sizes == [(0, []), (0, ["alert", "either", "broken"])]
 
 
 def test_checkpoint_that_began_in_one_process_does_not_go_on_on_executors(

@@ -14,7 +14,7 @@ import pytest
 
 import activedb as adb
 from activedb.clock import moment_of
-from activedb.errors import ConfigurationError
+from activedb.errors import CheckpointMismatch, ConfigurationError
 from activedb.events import Expression, Occurrence
 from activedb.streams import Arrival, AtomicBatch, Completion, Matched, Stream
 from spark_bridge import _session
@@ -121,18 +121,20 @@ def test_matches_from_elsewhere_trigger_their_rules_in_event_time_order_once(
         processed=3,
         positions=[7],
     )
-    first = batch(0, matched, ("C", 6), us=10)
-    run.apply(first)
-    run.apply(first)
+    # The punctuation of a batch that is matched elsewhere counts the rows before it: 6 waits.
+    run.apply(batch(0, replace(matched, completions=[], processed=0), ("C", 6), us=4))
+    second = batch(1, replace(matched, positions=[]), us=10)
+    run.apply(second)
+    run.apply(second)
     assert (keyed, plain) == ([5, 9], [6])
     assert run.totals() == {"events": 4, "late": 0, "dead": 0}
     left = Matched(
-        matched.rules, matched.passed, [completion(20, "keyed")], 2, newest_us=30, batch_id=0
+        matched.rules, matched.passed, [completion(20, "keyed")], 2, newest_us=30, batch_id=1
     )
     run.finish(left)
     assert keyed == [5, 9, 20]
     assert (run.totals()["events"], run.punctuation_us) == (6, 31)
-    run.apply(batch(1, matched, us=12))  # all of which the end has done
+    run.apply(batch(2, matched, us=12))  # all of which the end has done
     assert keyed == [5, 9, 20]
 
 
@@ -155,7 +157,8 @@ def test_row_from_the_future_as_of_its_planning_is_refused_by_its_position(
     run = db.stream_run(letters(db))
     rule(db, "keyed", adb.seq(A, B).same("k"))
     matched = Matched({}, frozenset("ABC"), positions=[40, 41], from_future=frozenset({41}))
-    run.apply(batch(0, matched, ("C", 1), ("C", 2), us=10))
+    run.apply(batch(0, matched, ("C", 11), ("C", 12), us=10))
+    run.apply(batch(1, replace(matched, positions=[]), us=20))
     (letter,) = db.dead_letters()
     assert (letter.identity, letter.error) == ("0.41", "BadEvent")
     assert "future_max_s" in letter.reason
@@ -328,7 +331,7 @@ def test_end_moves_no_time_on_while_it_is_not_known_what_waits_elsewhere(
     keyed, plain = rule(db, "keyed", adb.seq(A, B).same("k")), rule(db, "plain", C)
     run = db.stream_run(stream)
     rules = {each.name: each.event for each in run.matchable().rules}
-    here = {"source": {"kind": "Files"}, "punctuation_us": 5, "reached_us": 5, "elsewhere": True}
+    here = {"source": {"kind": "Files"}, "punctuation_us": 5, "elsewhere": True}
     for number, us in ((0, 3), (1, 5)):
         matched = Matched(rules, frozenset("C"), positions=[0])
         run.apply(replace(batch(number, matched, ("C", 50 + number), us=us), position=here))
@@ -339,6 +342,33 @@ def test_end_moves_no_time_on_while_it_is_not_known_what_waits_elsewhere(
     assert (keyed, plain, run.punctuation_us) == ([], [], 5)
     run.apply(batch(2, Matched(rules, frozenset("C"), found, 1, positions=[]), us=60))
     assert (keyed, plain) == ([9], [50, 51])
+
+
+def test_batch_that_is_half_done_elsewhere_lets_nobody_feed_the_stream_from_python() -> None:
+    with adb.connect("memory://", batch_events_max=1) as db:
+        stream = letters(db)
+        keyed, plain = rule(db, "keyed", adb.seq(A, B).same("k")), rule(db, "plain", C)
+        run = db.stream_run(stream)
+        rules = {each.name: each.event for each in run.matchable().rules}
+        here = {"source": {"kind": "Files"}, "punctuation_us": 60, "elsewhere": True}
+        waiting = Matched(rules, frozenset("C"), positions=[0, 1])
+        run.apply(replace(batch(0, waiting, ("C", 50), ("C", 51), us=5), position=here))
+        matched = Matched(rules, frozenset("C"), positions=[0, 1])
+        rows = [("C", 65), ("D", 66)]  # D is no event: of it there is a letter
+        torn = replace(batch(1, matched, *rows, us=60), position=here)
+
+        def interrupt(events: int) -> None:
+            raise KeyboardInterrupt
+
+        run.on_progress = interrupt
+        with pytest.raises(KeyboardInterrupt):
+            run.apply(torn)
+        run.on_progress = lambda events: None
+        with pytest.raises(CheckpointMismatch, match="batch 1 is half done"):
+            db.feed(stream, [Occurrence("C", 0.00007, {"k": 1})])
+        run.apply(torn)
+        assert (keyed, plain, run.totals()["dead"], run.waiting) == ([], [50, 51], 1, 1)
+        db.feed(stream, [Occurrence("C", 0.00007, {"k": 1})])
 
 
 def test_end_that_was_cut_off_says_how_far_it_came() -> None:

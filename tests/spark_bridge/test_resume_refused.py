@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,9 @@ import pytest
 
 import activedb as adb
 from activedb.errors import CheckpointMismatch, ConfigurationError, FeedFailed
-from activedb.streams import Positions, Source, Stream
+from activedb.streams import Marks, Positions, Source, Stream
 from spark_bridge import SparkFeed
 from spark_bridge._beginning import Beginning, beginning_of
-from spark_bridge._reached import reached_us
 from spark_bridge._replay_source import ReplayReader
 
 RECORDING = adb.Replay(format="text")
@@ -30,8 +28,12 @@ def stream(source: Source, name: str = "x", **changes: Any) -> Stream:
     return Stream(name, source=source, **(given | changes))
 
 
+def marks(us: int | None) -> dict[str, Any]:
+    return Marks({} if us is None else {"": (us, 0)}, 0, 5, us).record()
+
+
 def position(kind: str, us: int | None = 7, **source: Any) -> dict[str, Any]:
-    return {"source": {"kind": kind, **source}, "punctuation_us": us, "reached_us": us}
+    return {"source": {"kind": kind, **source}, "punctuation_us": us, "marks": marks(us)}
 
 
 def begin(source: Source, *known: Mapping[str, Any] | None) -> Beginning:
@@ -42,7 +44,7 @@ def test_query_begins_behind_what_the_last_position_says() -> None:
     offset = {"clicks": {"0": 23, "1": 42}}
     begun = begin(KAFKA, None, position("Kafka", 3, offset={}), position("Kafka", offset=offset))
     assert begun == Beginning(
-        "x", "/nowhere", continues="q", first_batch_id=7, offset=offset, reached_us=7
+        "x", "/nowhere", continues="q", first_batch_id=7, offset=offset, marks=marks(7)
     )
     assert begin(KAFKA, position("Kafka", offset=offset), PYTHON) == begun
 
@@ -54,7 +56,7 @@ def test_query_of_files_begins_behind_all_that_were_read() -> None:
 
 def test_query_of_a_stream_that_python_has_fed_alone_begins_with_the_first_row() -> None:
     begun = begin(RECORDING, PYTHON)
-    assert (begun.continues, begun.first_batch_id, begun.offset) == ("q", 7, None)
+    assert begun == Beginning("x", "/nowhere", continues="q", first_batch_id=7)
 
 
 @pytest.mark.parametrize(
@@ -91,29 +93,6 @@ def test_recording_that_ended_ends_again_for_the_query_that_goes_on(tmp_path: Pa
     begin = again.initialOffset()
     assert (begin["line"], begin["end"]) == (2, False), "else no batch would say that it is over"
     assert again.latestOffset(begin, limit) == end
-
-
-# -- the next punctuation ------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("times_us", "before_us", "reached"),
-    [
-        ([], None, None),
-        ([], 5_000, 5_000),
-        ([None], 5_000, 5_000),
-        ([20_000_999, None, 3], None, 9_999_000),
-        ([20_000_000], 12_000_000, 12_000_000),
-        ([9_000_000], None, None),  # Spark's watermark would be before 1970
-        ([20_000_000, 100_000_001], None, 9_999_000),  # beyond what is believed
-    ],
-)
-def test_reached_is_what_spark_s_next_watermark_will_be(
-    times_us: list[int | None], before_us: int | None, reached: int | None
-) -> None:
-    table = pyarrow.table({"event_time_us": pyarrow.array(times_us, pyarrow.int64())})
-    delayed = stream(KAFKA, delay=timedelta(microseconds=10_000_001))
-    assert reached_us(delayed, table, 90_000, 10.0, before_us) == reached
 
 
 # -- checkpoints ---------------------------------------------------------------------------

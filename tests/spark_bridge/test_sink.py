@@ -183,7 +183,7 @@ def test_events_take_the_effect_that_they_have_through_a_feed(
     assert db.take_staged(clicks) == 0
     assert sinking.published() == []
     assert sinking.pieces(counted=True) == 0
-    assert db.stream_run(clicks).punctuation_us == 20_000_000
+    assert db.stream_run(clicks).punctuation_us == 50_000_000
     db.stream_run(clicks).finish()
     with place(postgres_url) as elsewhere:
         other = elsewhere.open()
@@ -193,8 +193,8 @@ def test_events_take_the_effect_that_they_have_through_a_feed(
         run.finish()
         expected = effects(other, same, saw)
     assert effects(db, clicks, seen) == expected
-    assert expected["late"] == ["joe@19"]
-    assert [row[2] for row in expected["rows"]] == ["ann", "kim", "zoe", "lee", "eve", "bob", "bob"]
+    assert sorted(expected["late"]) == ["joe@19", "kim@12"], "20 s was reached with the first batch"
+    assert [row[2] for row in expected["rows"]] == ["ann", "zoe", "lee", "eve", "bob", "bob"]
     assert len(expected["letters"]) == 2
 
 
@@ -386,6 +386,7 @@ EVENT = "event_type STRING, event_time_us BIGINT, event_id STRING, raw STRING, p
         (EVENT + ", more INT", {"stream": "s"}, "takes the columns"),
     ],
 )
+@pytest.mark.usefixtures("spark")  # who reads the columns needs a session
 def test_writer_that_has_no_meaning_is_refused(
     columns: str, options: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 def test_feed_csv_arrives_as_event_columns(playground: Any, clicks: Any) -> None:
     playground.write("a.csv", "1.5,CLICK,ann", "2,QUIT,bob")
     (batch,) = playground.run(clicks())
-    assert (batch.stream, batch.batch_id, batch.punctuation_us) == ("clicks", 0, None)
+    assert (batch.stream, batch.batch_id, batch.punctuation_us) == ("clicks", 0, 2_000_000)
     assert batch.query_id == playground.feed(clicks()).query_id
     assert batch.param_names == ("user", "length")
     assert batch.table.to_pydict() == {
@@ -145,7 +145,7 @@ def test_feed_single_file_with_quoted_lines_is_an_input(
     assert column(batches, "p_user") == [text.replace('""', '"')]
 
 
-def test_feed_punctuation_is_newest_time_of_earlier_batches_less_delay(
+def test_feed_punctuation_is_newest_time_up_to_the_batch_less_delay(
     playground: Any, delayed: Any, column: Any
 ) -> None:
     playground.write("0.csv", "100.0019,QUIT,", "noon,QUIT,", "999999999999,QUIT,", "50,QUIT,")
@@ -156,7 +156,7 @@ def test_feed_punctuation_is_newest_time_of_earlier_batches_less_delay(
     playground.write("5.csv", "1,QUIT,")
     batches = playground.run(delayed)
     # Whole milliseconds, rounded down.
-    expected = [None, 90_001_000, 90_001_000, 90_001_000, 90_001_000, 190_000_000]
+    expected = [90_001_000, 90_001_000, 90_001_000, 90_001_000, 190_000_000, 190_000_000]
     assert [batch.punctuation_us for batch in batches] == expected
     # Late rows arrive like others: what becomes of them is not Spark's to decide.
     assert column(batches[4], "event_time_us") == [120_000_000, 200_000_000, 80_000_000]
@@ -185,7 +185,8 @@ def test_feed_accuracy_makes_intervals_that_move_the_punctuation_by_where_they_b
     assert lows == [90_000_000, None, 50_000_000, None, None]
     assert highs == [100_500_000, None, 50_000_000, None, None]
     assert [raw is None for raw in column(batches, "raw")] == [True, False, True, False, False]
-    assert [batch.punctuation_us for batch in batches] == [None, 90_000_000]
+    # Of bob nothing is known: 100 is no time between its ends.
+    assert [batch.punctuation_us for batch in batches] == [90_000_000, 90_000_000]
 
 
 @pytest.mark.parametrize(
@@ -217,8 +218,7 @@ def test_feed_of_producers_has_the_punctuation_of_the_one_furthest_behind(
     playground.write("2.csv", "150,CLICK,ann")
     playground.run(stream)
     assert [batch.batch_id for batch in playground.batches] == [0, 1, 1, 2]
-    seconds = [None, 35, 35, 55]
-    known = [s and s * 1_000_000 for s in seconds]
+    known = [s * 1_000_000 for s in (35, 55, 55, 55)]
     assert [batch.punctuation_us for batch in playground.batches] == known
     assert column(playground.batches[0], "event_producer") == ["ann", "bob", "bob", None]
 
@@ -235,7 +235,7 @@ def test_feed_files_per_batch_are_fitted_to_the_latency_and_the_feed_tells_how_f
     assert [batch.table.num_rows for batch in playground.batches] == [1, 1, 2, 4, 2]
     assert feed.metrics.counters() == {"batches": 5, "rows": 10}
     assert feed.metrics.last.rows == 2
-    assert feed.metrics.last.watermark_us == playground.batches[-1].punctuation_us == 7_000_000
+    assert feed.metrics.last.punctuation_us == playground.batches[-1].punctuation_us == 9_000_000
     assert 0 < feed.metrics.batch_s(0.5) <= feed.metrics.batch_s(1)
 
 
@@ -249,7 +249,8 @@ def test_feed_time_from_the_future_does_not_move_the_punctuation(
     playground.write("1.csv", "110,QUIT,", f"{soon_s},QUIT,")
     playground.write("2.csv", "120,QUIT,")
     batches = playground.run(delayed)
-    expected = [None, 90_000_000, (soon_s - 10) * 1_000_000]
+    soon_us = (soon_s - 10) * 1_000_000
+    expected = [90_000_000, soon_us, soon_us]
     assert [batch.punctuation_us for batch in batches] == expected
     assert year_3000_s * 1_000_000 in column(batches[0], "event_time_us"), "the row arrives itself"
 
@@ -258,17 +259,15 @@ def test_feed_time_from_the_future_is_believed_if_that_is_wanted(
     playground: Any, delayed: Any
 ) -> None:
     playground.write("0.csv", "100,QUIT,", "32503680000,QUIT,")
-    playground.write("1.csv", "110,QUIT,")
     feed = SparkFeed(delayed, playground.input, playground.checkpoint, future_max_s=math.inf)
     feed.run(playground.batches.append)
-    assert playground.batches[1].punctuation_us == 32_503_679_990_000_000
+    assert playground.batches[0].punctuation_us == 32_503_679_990_000_000
 
 
 def test_feed_delay_finer_than_a_millisecond_is_rounded_up(playground: Any, clicks: Any) -> None:
     playground.write("0.csv", "100,QUIT,")
-    playground.write("1.csv", "100,QUIT,")
-    batches = playground.run(clicks(delay=timedelta(days=0, microseconds=1)))
-    assert batches[1].punctuation_us == 99_999_000
+    (batch,) = playground.run(clicks(delay=timedelta(days=0, microseconds=1)))
+    assert batch.punctuation_us == 99_999_000
 
 
 def test_feed_apply_raises_same_exception_leaves_and_same_batch_comes_again(
@@ -294,11 +293,11 @@ def test_feed_apply_raises_same_exception_leaves_and_same_batch_comes_again(
     assert [batch.batch_id for batch in batches] == [2, 3, 4]
     again = batches[0]
     assert again.query_id == failed.query_id
-    assert again.punctuation_us == failed.punctuation_us == 93_000_000
+    assert again.punctuation_us == failed.punctuation_us == 193_000_000
     assert again.table.equals(failed.table)
     # The file that is new comes first by name among those that had not begun.
     assert [batch.table.column("p_user").to_pylist()[0] for batch in batches[1:]] == ["new", "u3"]
-    assert [batch.punctuation_us for batch in batches[1:]] == [193_000_000, 193_000_000]
+    assert [batch.punctuation_us for batch in batches[1:]] == [193_000_000, 293_000_000]
 
 
 def test_feed_second_run_reads_only_what_is_new(playground: Any, clicks: Any, column: Any) -> None:
@@ -310,7 +309,7 @@ def test_feed_second_run_reads_only_what_is_new(playground: Any, clicks: Any, co
     assert column(second, "p_user") == ["bob"]
     assert second[0].batch_id == first[0].batch_id + 1
     assert second[0].query_id == first[0].query_id
-    assert second[0].punctuation_us == 1_000_000
+    assert (first[0].punctuation_us, second[0].punctuation_us) == (1_000_000, 2_000_000)
 
 
 def test_feed_file_removed_once_read_is_not_missed(
@@ -357,7 +356,7 @@ def test_feed_following_takes_files_that_come_until_stopped(
     assert column(playground.batches, "p_user") == ["first", "later", "later"]
 
 
-def test_feed_following_tells_what_is_complete_when_nothing_comes_any_more(
+def test_feed_following_runs_one_batch_without_rows_when_nothing_comes_any_more(
     playground: Any, clicks: Any
 ) -> None:
     following = playground.feed(clicks(), follow=True)
@@ -370,7 +369,8 @@ def test_feed_following_tells_what_is_complete_when_nothing_comes_any_more(
     playground.write("a.csv", "5,CLICK,ann")
     following.run(apply)
     assert [batch.table.num_rows for batch in playground.batches] == [1, 0]
-    assert [batch.punctuation_us for batch in playground.batches] == [None, 5_000_000]
+    # The rows' own batch says what they complete, so that one has nothing to add.
+    assert [batch.punctuation_us for batch in playground.batches] == [5_000_000, 5_000_000]
     playground.write("b.csv", "6,CLICK,bob")
     assert [batch.batch_id for batch in playground.run(clicks())] == [2]
 
@@ -446,7 +446,7 @@ def test_feed_of_any_streaming_dataframe(playground: Any, clicks: Any, spark: An
     assert [batch.batch_id for batch in batches] == [0, 1, 2, 3, 3]
     assert batches[4].table.equals(batches[3].table)
     assert len({batch.query_id for batch in batches}) == 1
-    known = [None, 40_000_000, 60_000_000, 80_000_000, 80_000_000]
+    known = [s * 1_000_000 for s in (40, 60, 80, 100, 100)]
     assert [batch.punctuation_us for batch in batches] == known
     assert batches[1].table.column("p_value").to_pylist() == [3, 4, 5]
 

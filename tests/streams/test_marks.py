@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import random
 from datetime import timedelta
+from fractions import Fraction
 from typing import Any
 
 import pyarrow
@@ -14,7 +16,7 @@ import pytest
 from activedb.streams import Marks, Stream, newest_times
 
 pa: Any = pyarrow
-NAMES = ("north", "south", "east", None)
+NAMES = ("north", "south", "east", "", None)
 _FUTURE_MAX_US = 60_000_000
 
 
@@ -40,7 +42,7 @@ def table(rows: list[Row]) -> Any:
 def punctuation_us(
     gates: Stream, batches: list[tuple[int, list[Row]]], before_us: int | None
 ) -> int | None:
-    """That of the last batch, from when all were made and what they hold."""
+    """That of the last batch, from when all were made and what they hold, it too."""
     silent_us = gates.silent_after_us
     steps = [b[0] - a[0] for a, b in itertools.pairwise(batches)]
     clocks = [0]
@@ -48,9 +50,9 @@ def punctuation_us(
         clocks.append(clocks[-1] + (step if silent_us is None else min(step, silent_us // 2)))
     newest: dict[str, list[int]] = {name: [] for name in gates.producers}
     heard = dict.fromkeys(gates.producers, 0)
-    for clock, (made_us, rows) in list(zip(clocks, batches, strict=True))[:-1]:
+    for clock, (made_us, rows) in zip(clocks, batches, strict=True):
         for name, us in rows:
-            if name is None:
+            if not name:
                 continue
             newest.setdefault(name, [])
             heard[name] = clock
@@ -60,7 +62,10 @@ def punctuation_us(
     if not any(newest.values()) or not all(newest[name] for name in loud):
         return before_us
     marks = [max(newest[name]) for name in loud] or [max(max(us) for us in newest.values() if us)]
-    reached_us = min(marks) - gates.delay // timedelta(microseconds=1)
+    delay_ms = math.ceil(Fraction(gates.delay // timedelta(microseconds=1), 1000))
+    reached_us = (math.floor(Fraction(min(marks), 1000)) - delay_ms) * 1000
+    if reached_us <= 0:
+        return before_us
     return reached_us if before_us is None else max(before_us, reached_us)
 
 
@@ -71,10 +76,10 @@ def test_producers_as_a_model_that_looks_at_all_batches(seed: int) -> None:
         producer="gate",
         producers=of.choice(((), ("north",), ("north", "west"))),
         silent_after=of.choice((None, 5, 60)),
-        delay=timedelta(seconds=of.choice((0, 3))),
+        delay=timedelta(microseconds=of.choice((0, 1_500, 3_000_000))),
     )
     batches: list[tuple[int, list[Row]]] = []
-    made_us, expected_us, record = 10**9, None, None
+    made_us, expected_us, record = of.choice((0, 10**9)), None, None
     for _ in range(30):
         made_us += of.choice((0, 10_000, 2_000_000, 90_000_000))
         batches.append((made_us, some_rows(of, made_us)))
@@ -93,7 +98,66 @@ def test_stream_without_producers_has_the_newest_time_less_the_delay() -> None:
         newest = newest_times(gates, rows, 60_000_000)
         marks = Marks.restore(gates, marks).after(gates, newest, 0).record()
         reached.append(marks["punctuation_us"])
-    assert reached == [None, 4_000_000, 4_000_000, 4_000_000, 8_000_000, 8_000_000]
+    assert reached == [4_000_000, 4_000_000, 4_000_000, 8_000_000, 8_000_000, 8_000_000]
+
+
+@pytest.mark.parametrize(
+    ("newest_us", "delay_us", "reached_us"),
+    [
+        (20_000_999, 0, 20_000_000),
+        (20_000_000, 0, 20_000_000),
+        (20_000_999, 10_000_000, 10_000_000),
+        (20_000_999, 10_000_001, 9_999_000),  # the delay is rounded up, so that it is kept
+        (10_001_000, 10_000_000, 1_000),
+        (10_000_999, 10_000_000, None),  # 1970
+        (-1, 0, None),
+    ],
+)
+def test_punctuation_is_whole_milliseconds_after_1970(
+    newest_us: int, delay_us: int, reached_us: int | None
+) -> None:
+    gates = stream(delay=timedelta(microseconds=delay_us))
+    marks = Marks.restore(gates, None).after(gates, {"": newest_us}, 0)
+    assert marks.punctuation_us == reached_us
+
+
+def test_marks_go_on_when_producers_are_declared_or_no_longer_are() -> None:
+    nobody, either = stream(), stream(producer="gate", producers=("north", "south"))
+    third = stream(producer="gate", producers=("north", "south", "east"), silent_after=10)
+    reached, record = [], None
+    for made_us, gates, newest in (
+        (0, nobody, {"": 5_000_000}),
+        (1_000_000, either, {"north": 9_000_000}),  # south has not been heard
+        (2_000_000, either, {"south": 8_000_000}),
+        (3_000_000, third, {"south": 9_500_000}),  # now east is waited for
+        (7_000_000, third, {"north": 11_000_000}),
+        (12_000_000, third, {"south": 12_000_000}),
+        (14_000_000, third, {}),  # and is silent
+        (15_000_000, nobody, {}),
+        (15_000_000, nobody, {"": 13_000_000}),
+    ):
+        marks = Marks.restore(gates, record).after(gates, newest, made_us)
+        assert marks.punctuation_us is not None
+        reached.append(marks.punctuation_us // 1_000_000)
+        record = json.loads(json.dumps(marks.record()))
+    assert reached == [5, 5, 8, 8, 8, 8, 11, 12, 13]
+
+
+@pytest.mark.parametrize("corrected", [("north", "south"), ()])
+def test_producer_that_was_declared_by_mistake_is_not_waited_for_once_it_is_not(
+    corrected: tuple[str, ...],
+) -> None:
+    mistaken = stream(producer="gate", producers=("north", "sooth"))
+    marks = Marks.restore(mistaken, None).after(mistaken, {"north": 5_000_000}, 0)
+    assert marks.punctuation_us is None
+    gates = stream(producer="gate", producers=corrected)
+    marks = Marks.restore(gates, json.loads(json.dumps(marks.record())))
+    marks = marks.after(gates, {"north": 9_000_000, "south": 8_000_000}, 1)
+    assert marks.punctuation_us == 8_000_000
+    # But who was heard is, although nobody names it any more.
+    gates = stream(producer="gate", producers=("north",))
+    marks = Marks.restore(gates, json.loads(json.dumps(marks.record())))
+    assert marks.after(gates, {"north": 11_000_000}, 2).punctuation_us == 8_000_000
 
 
 def test_interval_counts_with_its_lower_end() -> None:

@@ -104,7 +104,7 @@ class ColumnParts:
                 raise
             program.take_back()
             return False
-        self._launcher.of_batches.committed(run)
+        self._launcher.of_batches.committed(run, is_whole=entry.complete)
         program.committed(len(passed))
         self._waiting.remove_passed(entry.punctuation_us)
         self._waiting.add(arrivals.events.since(entry.punctuation_us))

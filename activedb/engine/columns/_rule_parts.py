@@ -102,7 +102,7 @@ class ColumnRuleParts:
         except StoreError:
             run.careful = True
             self._forest.run(body, run)
-        self._launcher.of_batches.committed(run)
+        self._launcher.of_batches.committed(run, is_whole=done.entry.complete)
         self._rules.committed(done.count)
         reached_us = done.entry.punctuation_us
         self._waiting.remove_passed(reached_us)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,24 +10,30 @@ import pytest
 from tests.events.real_data import streams
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.events.real_data.streams import Stream
 
 
 @pytest.fixture(scope="session")
-def bars(data_folder: Path) -> Stream:
+def bars(data_folder: Path) -> Iterator[Stream]:
     """One-minute bars of four stocks on a day: UP, DOWN, FLAT."""
-    return streams.nasdaq(data_folder)
+    yield from _open(streams.nasdaq(data_folder))
 
 
 @pytest.fixture(scope="session")
-def weather(data_folder: Path) -> Stream:
+def weather(data_folder: Path) -> Iterator[Stream]:
     """A year of hourly observations at three airports: RAIN, DRY."""
-    return streams.weather(data_folder)
+    yield from _open(streams.weather(data_folder))
 
 
 @pytest.fixture(scope="session")
-def boston(data_folder: Path) -> Stream:
+def boston(data_folder: Path) -> Iterator[Stream]:
     """Tweets about the bombings of Boston: TOPIC, OTHER."""
-    return streams.tweets(data_folder, "2013_Boston_Bombings")
+    yield from _open(streams.tweets(data_folder, "2013_Boston_Bombings"))
+
+
+def _open(stream: Stream) -> Iterator[Stream]:
+    with closing(stream.sql):
+        yield stream

@@ -1,10 +1,11 @@
-"""The punctuation of a stream whose rows come from several producers.
+"""The punctuations of a feed, from what `activedb.streams.Marks` knows of its rows.
 
-Spark's watermark is one for all rows: the producer that is ahead moves it, and all that the others
-still send is late. Here each producer has a mark of its own (`activedb.streams.Marks`).
+Spark's own watermark would not do: it is one for all producers, so the one that is ahead makes late
+what the others still send; and a batch's does not count the rows of the batch, so that each event
+would wait for the batch after its own.
 
-What is known after each micro-batch is in ``<checkpoint>/producers/<batch id>``. It follows from
-the rows of the batches and from when Spark planned them, which Spark keeps, so a batch that is run
+What is known after each micro-batch is in ``<checkpoint>/marks/<batch id>``. It follows from the
+rows of the batches and from when Spark planned them, which Spark keeps, so a batch that is run
 again has the same punctuation.
 """
 
@@ -18,25 +19,26 @@ from typing import TYPE_CHECKING, Any
 
 from activedb.errors import FeedFailed
 from activedb.streams import Marks, newest_times
-from spark_bridge._reached import last_believed_us
 
 if TYPE_CHECKING:
     from activedb.streams import Stream
 
+_NAME = "marks"  # the folder
+_US_MAX = 2.0**62  # a time beyond all, of the type of the column
 
-class ProducerMarks:
-    """Marks of producers, kept beside Spark's checkpoint.
+
+class FeedMarks:
+    """Marks of a stream, kept beside Spark's checkpoint.
 
     Parameters
     ----------
     stream : Stream
-        It says who sends a row.
     checkpoint : Path
         The query's checkpoint folder.
     future_max_s : float
         A time further ahead than this of when its batch was planned is no mark.
     before : mapping, optional
-        What was known before the query's first batch, as `known_after` tells it.
+        What was known before the query's first batch, as `Marks.record` tells it.
     """
 
     def __init__(
@@ -48,10 +50,10 @@ class ProducerMarks:
     ) -> None:
         self._before = before
         self._stream = stream
-        self._folder = checkpoint / "producers"
+        self._folder = checkpoint / _NAME
         self._future_max_s = future_max_s
 
-    def take(self, batch_id: int, table: Any, planned_ms: int) -> int | None:
+    def take(self, batch_id: int, table: Any, planned_ms: int) -> Marks:
         """Take note of a micro-batch; O(rows), in columns.
 
         Parameters
@@ -64,24 +66,18 @@ class ProducerMarks:
 
         Returns
         -------
-        int or None
-            Its punctuation, in microseconds since 1970 UTC: of what came before it.
+        Marks
+            What is known behind it.
 
         Raises
         ------
         FeedFailed
-            If what is known of the producers is lost.
+            If what is known of the batches before is lost or damaged.
         """
-        latest_us = last_believed_us(planned_ms, self._future_max_s)
+        latest_us = int(min(planned_ms * 1000 + self._future_max_s * 1e6, _US_MAX))
         newest = newest_times(self._stream, table, latest_us)
         known = self._read(batch_id).after(self._stream, newest, planned_ms * 1000)
         self._write(batch_id, known)
-        return known.punctuation_us
-
-    def known_after(self, batch_id: int) -> Mapping[str, Any]:
-        """Return what is known behind a micro-batch that has been taken note of, as JSON has it."""
-        text = (self._folder / str(batch_id)).read_text(encoding="utf-8")
-        known: Mapping[str, Any] = json.loads(text)
         return known
 
     def _read(self, batch_id: int) -> Marks:
@@ -89,14 +85,15 @@ class ProducerMarks:
         if batch_id == 0:
             return Marks.restore(self._stream, self._before)
         try:
-            before = self.known_after(batch_id - 1)
-        except FileNotFoundError:
+            text = (self._folder / str(batch_id - 1)).read_text(encoding="utf-8")
+            return Marks.restore(self._stream, {**json.loads(text)})
+        except (FileNotFoundError, ValueError, TypeError):
             raise FeedFailed(
-                f"what was known of its producers before batch {batch_id} is not in "
-                f"{self._folder}: restore the checkpoint, or begin anew with another one and an "
-                "empty database"
+                f"stream {self._stream.name!r}: what was known before batch {batch_id} of when its "
+                f"events are complete is lost or damaged in {self._folder}: restore the checkpoint "
+                "or, with an empty one, go on behind the last batch of the database (activedb run "
+                "--resume)"
             ) from None
-        return Marks.restore(self._stream, before)
 
     def _write(self, batch_id: int, known: Marks) -> None:
         self._folder.mkdir(exist_ok=True)
