@@ -27,13 +27,14 @@ from lockmgr._replies import (
     Reply,
     Resource,
 )
-from lockmgr._snapshot import LockView, RequestView, Snapshot, TransactionView
+from lockmgr._snapshot import Census, Glance, LockView, RequestView, Snapshot, TransactionView
 from lockmgr._verify import InvariantViolated, VerifyingLockTable
 from lockmgr._waiter import ThreadWaiter, Waiter
 
 __all__ = [
     "Blocked",
     "Busy",
+    "Census",
     "Counters",
     "Deadlock",
     "DeadlockReport",
@@ -43,6 +44,7 @@ __all__ = [
     "EdgeKind",
     "Effects",
     "Ended",
+    "Glance",
     "Grant",
     "Granted",
     "InvariantViolated",

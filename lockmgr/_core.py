@@ -38,7 +38,7 @@ from lockmgr._replies import (
     Reply,
     Resource,
 )
-from lockmgr._snapshot import Snapshot, take
+from lockmgr._snapshot import Census, Glance, Snapshot, census, glance, take
 from lockmgr._structures import Entry, Lock, Request, Transaction, encloses
 
 if TYPE_CHECKING:
@@ -196,7 +196,8 @@ class LockTable:
             return self._granted(transaction, resource)
         if wait:
             check_thread(transaction, refusals.GRANT)
-        request = Request(transaction, entry, mode, lock is not None)
+        self._begun += 1
+        request = Request(transaction, entry, mode, lock is not None, self._begun)
         entry.enqueue(request)
         if not wait:
             return self._grant_or_withdraw(request)
@@ -220,7 +221,8 @@ class LockTable:
         if not wait:
             return Busy((Edge(tid, of, EdgeKind.DEPENDENCY),))
         check_thread(transaction, refusals.DEPENDENCE)
-        await_end(transaction, awaited)
+        self._begun += 1
+        await_end(transaction, awaited, self._begun)
         return self._wait(transaction, [])
 
     def cancel(self, tid: int) -> Effects:
@@ -297,6 +299,26 @@ class LockTable:
     def snapshot(self) -> Snapshot:
         """Return the whole state as values. O(transactions + locks + edges)."""
         return take(self._transactions.values(), self._entries.values())
+
+    def census(self) -> Census:
+        """Return how many transactions live and wait. O(transactions)."""
+        return census(self._transactions.values())
+
+    def glance(self, waiting: Iterable[int], limit: int) -> Glance:
+        """Return a part of the state that is bounded, as values; see `Glance`.
+
+        O(limit + transactions + the locks on each resource that is waited for and looked at).
+
+        Parameters
+        ----------
+        waiting : iterable of int
+            Transactions that wait, in the order in which they shall be looked at.
+        limit : int
+            How many locks, requests and edges are told at most.
+        """
+        found = (self._transactions.get(tid) for tid in waiting)
+        waiters = [transaction for transaction in found if transaction is not None]
+        return glance(waiters, self._transactions.values(), self._entries.values(), limit)
 
     def dump(self) -> str:
         """Return the whole state as text that depends on nothing but the state."""

@@ -60,10 +60,11 @@ def break_cycles(pivot: Transaction, policy: str, *, inherited: bool = False) ->
         victim = choose_victim(cycle, POLICIES[policy])
         first = next(place for place, arc in enumerate(cycle) if arc.waiter is victim)
         edges = tuple(arc.edge() for arc in (*cycle[first:], *cycle[:first]))
+        waits = tuple(arc.edge() for arc in sorted(cycle, key=_since))
         if isinstance(victim.waiting, Request):
             touched.append(victim.waiting.entry)
         stop_waiting(victim)
-        denials.append(Denial(victim.tid, DeadlockReport(edges, policy)))
+        denials.append(Denial(victim.tid, DeadlockReport(edges, policy, waits)))
     return Broken(cycles, denials, touched)
 
 
@@ -113,6 +114,14 @@ def edge_to_whom_it_must_not_pass(request: Request) -> Edge:
         request.mode,
         other.mode,
     )
+
+
+def _since(arc: Arc) -> int:
+    """When the wait of an edge began, in the order of all begins and waits."""
+    if arc.kind is EdgeKind.COMMIT:
+        return arc.waited_for.serial
+    wait = arc.waited_for.waiting if arc.kind is EdgeKind.INLINE else arc.waiter.waiting
+    return 0 if wait is None else wait.serial
 
 
 def _soft_waiters(cycle: list[Arc]) -> list[Request]:

@@ -20,9 +20,9 @@ def depend(dependent: Transaction, causes: dict[int, Transaction]) -> None:
         _add_dependent(cause, dependent)
 
 
-def await_end(transaction: Transaction, awaited: Transaction) -> None:
-    """Let `transaction` wait until `awaited` has ended."""
-    transaction.waiting = EndWait(transaction, awaited)
+def await_end(transaction: Transaction, awaited: Transaction, serial: int) -> None:
+    """Let `transaction` wait until `awaited` has ended; `serial`: when that began."""
+    transaction.waiting = EndWait(transaction, awaited, serial)
     if awaited.awaited_by is None:
         awaited.awaited_by = {}
     awaited.awaited_by[transaction.tid] = transaction
@@ -55,11 +55,12 @@ def succeed(ended: Transaction, successor: Transaction | None) -> Effects:
             _add_dependent(successor, dependent)
     effects: list[Ended] = []
     for waiter in (ended.awaited_by or {}).values():
+        wait = waiter.waiting
         if successor is None or waiter is successor or waiter.is_inferior_of(successor):
             waiter.waiting = None
             effects.append(Ended(waiter.tid, ended.tid))
         else:
-            await_end(waiter, successor)
+            await_end(waiter, successor, 0 if wait is None else wait.serial)
     ended.causes = ended.dependents = ended.awaited_by = None
     return tuple(effects)
 

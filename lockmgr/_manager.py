@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from lockmgr import _refusals as refusals
@@ -29,11 +30,14 @@ from lockmgr._replies import (
     Reply,
     Resource,
 )
-from lockmgr._snapshot import Snapshot
+from lockmgr._snapshot import Census, Glance, Snapshot
 from lockmgr._waiter import ThreadWaiter, Waiter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from typing import TypeAlias
+
+    OnWait: TypeAlias = "Callable[[tuple[Edge, ...]], object]"
 
 __all__ = ["LockManager"]
 
@@ -136,7 +140,12 @@ class LockManager:
     # -- locks -------------------------------------------------------------------------------
 
     def acquire(
-        self, tid: int, resource: Resource, mode: Mode, timeout_s: float | None = None
+        self,
+        tid: int,
+        resource: Resource,
+        mode: Mode,
+        timeout_s: float | None = None,
+        on_wait: OnWait | None = None,
     ) -> None:
         """Hold `resource` in `mode` (at least), blocking until that is granted.
 
@@ -151,6 +160,8 @@ class LockManager:
         timeout_s : float, optional
             The longest wait, over all prefixes; 0 or less never waits, and disturbs nobody who
             does; None waits without end.
+        on_wait : callable ``(edges)``, optional
+            Called before the thread goes to sleep, with whom it waits for; no latch is held.
 
         Raises
         ------
@@ -183,15 +194,19 @@ class LockManager:
                 if reply is GRANTED:
                     return
                 woken, sleeper = self._receive(tid, reply)
+                edges = () if on_wait is None or sleeper is None else self._table.edges(tid)
             _wake(woken)
-            self._see_through(tid, reply, sleeper, deadline_s)
+            tell = None if on_wait is None else partial(on_wait, edges)
+            self._see_through(tid, reply, sleeper, deadline_s, tell)
             wait = deadline_s is None or self._clock() < deadline_s
 
-    def await_end(self, tid: int, of: int, timeout_s: float | None = None) -> None:
+    def await_end(
+        self, tid: int, of: int, timeout_s: float | None = None, on_wait: OnWait | None = None
+    ) -> None:
         """Block until transaction `of` has ended, for one that depends on it.
 
         The end of a subtransaction that commits is final for the inferiors of its parent only; for
-        others the wait goes on for the parent. Raises like `acquire`; `timeout_s` is as there.
+        others the wait goes on for the parent. Raises like `acquire`; the rest is as there.
         """
         deadline_s = self._deadline_s(timeout_s)
         wait = timeout_s is None or timeout_s > 0
@@ -199,8 +214,10 @@ class LockManager:
             self._refuse_cancelled(tid)
             reply = self._table.await_end(tid, of, wait=wait)
             woken, sleeper = self._receive(tid, reply)
+            edges = () if on_wait is None or sleeper is None else self._table.edges(tid)
         _wake(woken)
-        self._see_through(tid, reply, sleeper, deadline_s)
+        tell = None if on_wait is None else partial(on_wait, edges)
+        self._see_through(tid, reply, sleeper, deadline_s, tell)
 
     def await_causes(self, tid: int, timeout_s: float | None = None) -> None:
         """Block until nobody is left on whom `tid` causally depends, so that it may commit.
@@ -250,6 +267,16 @@ class LockManager:
         with self._latch:
             return self._table.snapshot()
 
+    def glance(self, limit: int) -> Glance:
+        """Return a bounded part of the state, those who sleep first; see `LockTable.glance`."""
+        with self._latch:
+            return self._table.glance(self._sleepers, limit)
+
+    def census(self) -> Census:
+        """Return how many transactions live and wait; see `LockTable.census`."""
+        with self._latch:
+            return self._table.census()
+
     @property
     def counters(self) -> Counters:
         """The counters as they are now; a copy."""
@@ -285,7 +312,12 @@ class LockManager:
         return woken, sleeper
 
     def _see_through(
-        self, tid: int, reply: Reply, sleeper: _Sleeper | None, deadline_s: float | None
+        self,
+        tid: int,
+        reply: Reply,
+        sleeper: _Sleeper | None,
+        deadline_s: float | None,
+        tell: Callable[[], object] | None = None,
     ) -> None:
         """Sleep if need be, until the call may return; raise if it may not."""
         if isinstance(reply, Denied):
@@ -294,7 +326,7 @@ class LockManager:
             raise _timed_out(reply.edges)
         if sleeper is None or not isinstance(reply, Blocked):
             return
-        edges = self._sleep(tid, sleeper, deadline_s)
+        edges = self._sleep(tid, sleeper, deadline_s, tell)
         if edges is not None:
             raise _timed_out(edges)
         if sleeper.cancelled:
@@ -303,11 +335,17 @@ class LockManager:
             raise Deadlock(sleeper.outcome.report)
 
     def _sleep(
-        self, tid: int, sleeper: _Sleeper, deadline_s: float | None
+        self,
+        tid: int,
+        sleeper: _Sleeper,
+        deadline_s: float | None,
+        tell: Callable[[], object] | None,
     ) -> tuple[Edge, ...] | None:
         """Block until somebody ends the wait; if nobody did, return the edges that it had."""
         started_s = self._clock()
         try:
+            if tell is not None:
+                tell()
             sleeper.waiter.wait(None if deadline_s is None else max(0.0, deadline_s - started_s))
         finally:  # an interrupt must not leave the request in the queue either
             edges = self._rise(tid, started_s)

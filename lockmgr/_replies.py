@@ -110,10 +110,14 @@ class DeadlockReport:
         first one's. The first waiter is the victim.
     policy : str
         Name of the policy that chose the victim.
+    waits : tuple of Edge
+        The edges of the cycle in the order in which the waits began: the last one closed it.
+        The wait for a child began with the child, that for a thread with its superior's wait.
     """
 
     cycle: tuple[Edge, ...]
     policy: str
+    waits: tuple[Edge, ...] = ()
 
     @property
     def victim(self) -> int:

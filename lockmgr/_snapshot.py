@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from lockmgr._graph import arcs_of_place, edges_of
 from lockmgr._modes import Mode
 from lockmgr._replies import Edge, EdgeKind, Resource, resource_text
+from lockmgr._structures import Entry, Request
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from lockmgr._structures import Entry, Transaction
+    from lockmgr._structures import Transaction
 
-__all__ = ["LockView", "RequestView", "Snapshot", "TransactionView", "take"]
+__all__ = [
+    "Census",
+    "Glance",
+    "LockView",
+    "RequestView",
+    "Snapshot",
+    "TransactionView",
+    "census",
+    "glance",
+    "take",
+]
 
 
 class TransactionView(NamedTuple):
@@ -119,6 +131,54 @@ class Snapshot(NamedTuple):
             yield f"{resource_text(resource)}: {'; '.join(found)}"
 
 
+class Glance(NamedTuple):
+    """A part of the lock table at one moment, for who looks often and must not keep it long.
+
+    Attributes
+    ----------
+    locks_total, waits_total : int
+        All locks there are, held or retained, and all transactions that wait.
+    locks : tuple of LockView
+        Those on resources that are waited for come first.
+    queue : tuple of RequestView
+        As in `Snapshot`.
+    edges : tuple of Edge
+        Of the waits in the order in which they began, and for each the commit and inline edges of
+        the waiter and of its superiors, as far as they lead to it.
+    """
+
+    locks_total: int
+    waits_total: int
+    locks: tuple[LockView, ...]
+    queue: tuple[RequestView, ...]
+    edges: tuple[Edge, ...]
+
+
+class Census(NamedTuple):
+    """How many transactions there are at one moment.
+
+    Attributes
+    ----------
+    live, top_level : int
+        All that have not ended, and those of them without a parent.
+    waiting : int
+        Those that wait for a lock.
+    """
+
+    live: int
+    top_level: int
+    waiting: int
+
+
+def census(transactions: Collection[Transaction]) -> Census:
+    """Count transactions. O(their number)."""
+    return Census(
+        len(transactions),
+        sum(transaction.parent is None for transaction in transactions),
+        sum(isinstance(transaction.waiting, Request) for transaction in transactions),
+    )
+
+
 def take(transactions: Iterable[Transaction], entries: Iterable[Entry]) -> Snapshot:
     """Copy the table out. O(transactions + locks + edges)."""
     views: list[TransactionView] = []
@@ -144,6 +204,49 @@ def take(transactions: Iterable[Transaction], entries: Iterable[Entry]) -> Snaps
             tid = request.transaction.tid
             queue.append(RequestView(entry.resource, tid, request.mode, request.upgrade))
     return Snapshot(tuple(views), tuple(locks), tuple(queue), tuple(edges))
+
+
+def glance(
+    waiters: Sequence[Transaction],
+    transactions: Iterable[Transaction],
+    entries: Iterable[Entry],
+    limit: int,
+) -> Glance:
+    """Copy at most `limit` locks, requests and edges out; `waiters` first."""
+    edges: list[Edge] = []
+    contested: dict[Entry, None] = {}
+    told: set[Transaction] = set()
+    for waiter in waiters:
+        wait = waiter.waiting
+        if isinstance(wait, Request):
+            contested[wait.entry] = None
+        if len(edges) < limit:
+            edges += edges_of(waiter)
+            edges += [a.edge() for a in arcs_of_place(waiter) if a.kind is EdgeKind.INLINE]
+        child, parent = waiter, waiter.parent
+        while parent is not None and child not in told and len(edges) < limit:
+            told.add(child)
+            edges.append(Edge(parent.tid, child.tid, EdgeKind.COMMIT))
+            child, parent = parent, parent.parent
+    locks: list[LockView] = []
+    queue: list[RequestView] = []
+    for entry in chain(contested, (entry for entry in entries if entry not in contested)):
+        if len(locks) >= limit and len(queue) >= limit:
+            break
+        for lock in entry.owners()[: limit - len(locks)]:
+            locks.append(LockView(entry.resource, lock.owner.tid, lock.mode, lock.is_held))
+        for request in entry.queue[: limit - len(queue)]:
+            tid = request.transaction.tid
+            queue.append(RequestView(entry.resource, tid, request.mode, request.upgrade))
+        if len(locks) >= limit and entry not in contested:
+            break
+    return Glance(
+        sum(len(t.held) + len(t.retained) for t in transactions),
+        len(waiters),
+        tuple(locks),
+        tuple(queue),
+        tuple(edges[:limit]),
+    )
 
 
 def _transaction_text(transaction: TransactionView, waits: dict[int, list[str]]) -> str:

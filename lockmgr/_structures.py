@@ -177,23 +177,27 @@ class Lock:
 class Request:
     """A transaction's wait for a lock."""
 
-    __slots__ = ("entry", "mode", "transaction", "upgrade")
+    __slots__ = ("entry", "mode", "serial", "transaction", "upgrade")
 
-    def __init__(self, transaction: Transaction, entry: Entry, mode: Mode, upgrade: bool):
+    def __init__(
+        self, transaction: Transaction, entry: Entry, mode: Mode, upgrade: bool, serial: int = 0
+    ):
         self.transaction = transaction
         self.entry = entry
         self.mode = mode
         self.upgrade = upgrade
+        self.serial = serial
 
 
 class EndWait:
     """A transaction's wait for the end of another."""
 
-    __slots__ = ("awaited", "transaction")
+    __slots__ = ("awaited", "serial", "transaction")
 
-    def __init__(self, transaction: Transaction, awaited: Transaction):
+    def __init__(self, transaction: Transaction, awaited: Transaction, serial: int = 0):
         self.transaction = transaction
         self.awaited = awaited
+        self.serial = serial
 
 
 _NOBODY: Final[list[Request]] = []  # the queue of every entry for which nobody has ever waited

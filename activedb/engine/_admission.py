@@ -27,8 +27,11 @@ class Admission:
 
     def of_batch(self, batch: AtomicBatch) -> Arrivals:
         """Sort the rows of a batch."""
-        state = self._state
-        return of_batch(state.stream, batch, state.punctuation_us, self._check)
+        late_us = self._state.punctuation_us
+        if batch.matched is not None:  # where its punctuation does not count its own rows
+            known = [us for us in (late_us, batch.punctuation_us) if us is not None]
+            late_us = max(known, default=None)
+        return of_batch(self._state.stream, batch, late_us, self._check)
 
     def of_events(self, events: Iterable[Occurrence], batch_id: int) -> Arrivals:
         """Sort events that come from Python."""

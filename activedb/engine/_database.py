@@ -24,6 +24,7 @@ from activedb.engine._launcher import Launcher
 from activedb.engine._letters import Letter
 from activedb.engine._membership import Membership
 from activedb.engine._methods import emitting
+from activedb.engine._monitoring import Monitoring
 from activedb.engine._outputs import Output
 from activedb.engine._pending import PendingFiring, read_pending
 from activedb.engine._programs import InColumns, Programs
@@ -69,6 +70,7 @@ from coupling.acta import History
 if TYPE_CHECKING:
     from activedb.analysis import Analysis
     from activedb.engine.workflows import BatchHistory, BatchRun, WorkflowDefinition
+    from activedb.monitor import Monitor
 
 __all__ = ["Database", "connect"]
 
@@ -177,8 +179,10 @@ class Database:
             counters=self._triggering.counters,
             aside=self._launcher.aside,
             put=self._rules.quarantine,
+            refused=self._triggering.figures.refused,
         )
         self._closed = False
+        self._monitoring = Monitoring.open(self, settings)
         self._at_exit = _close_at_exit(self)
 
     def create_all(self) -> None:
@@ -423,7 +427,8 @@ class Database:
             When ``retries_max`` more tries did not help; a lost connection is tried again only
             if nothing was committed.
         """
-        return self._forest.run(lambda t: function(t, *args, **kwargs), Run(of_application=True))
+        run = Run(of_application=True, called=getattr(function, "__qualname__", ""))
+        return self._forest.run(lambda t: function(t, *args, **kwargs), run)
 
     def with_timeout(self, timeout: float) -> TimedRuns:
         """What can be done with a limit of time, in seconds: ``db.with_timeout(5).run(f, …)``.
@@ -1117,13 +1122,18 @@ class Database:
         """
         return self._forest.locks.snapshot()
 
+    @property
+    def monitor(self) -> Monitor | None:
+        """What is kept of this process for those who look; None if the setting `monitor` is off."""
+        return None if self._monitoring is None else self._monitoring.monitor
+
     def row_counts(self) -> dict[str, int]:
         """Committed rows of each declared table, by name."""
         return self._store.row_counts()
 
     def rule_latency_s(self, quantile: float) -> float:
         """Quantile of the time from a rule's start to the end of its action, in seconds."""
-        return self._triggering.runner.latencies.quantile(quantile)
+        return self._triggering.figures.latencies().quantile(quantile)
 
     def close(self) -> None:
         """Wait for the detached rules, then give everything back; safe to call again."""
@@ -1131,6 +1141,8 @@ class Database:
             return
         self._closed = True
         atexit.unregister(self._at_exit)
+        if self._monitoring is not None:
+            self._monitoring.close()
         self._timekeeper.close()
         self._launcher.join()
         self._forest.close()

@@ -21,7 +21,7 @@ from activedb.errors import (
 )
 from activedb.rules import Catalog
 from activedb.store import Journal
-from activedb.transactions import Forest, Transaction, current_transaction
+from activedb.transactions import Forest, Run, Transaction, current_transaction
 
 __all__ = ["DeadLetters", "Outcome", "Retried"]
 
@@ -141,11 +141,10 @@ class DeadLetters:
         def body(t: Transaction) -> None:
             self._claim(t, key)
             t.delete(self._journal.letters_table, key)
-            t.rule = item.rule.name
             self._triggering.runner.run_rule(t, item)
 
         try:
-            self._forest.run(body)
+            self._forest.run(body, Run(rule=item.rule.name))
         except ConnectionLost:
             raise
         except _Elsewhere:

@@ -9,7 +9,14 @@ from dataclasses import asdict
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from activedb.engine._firings import STREAM_RUN, coupling_of, is_of_firing, named, row_of
+from activedb.engine._firings import (
+    coupling_of,
+    is_lazy,
+    is_of_firing,
+    named,
+    row_of,
+    run_of,
+)
 from activedb.engine._letters import Letter
 from activedb.engine._of_batches import FiringsOfBatches
 from activedb.engine._quarantine import failure_of
@@ -23,7 +30,7 @@ from activedb.errors import (
 )
 from activedb.rules import Catalog, Rule
 from activedb.store import Journal
-from activedb.transactions import Forest, Run, Transaction, current_transaction
+from activedb.transactions import Forest, Transaction, current_transaction
 from coupling import Coupling
 
 __all__ = ["Launcher"]
@@ -86,7 +93,7 @@ class Launcher:
         recorded = {}
         for name, item in due.items():
             try:
-                recorded[name] = row_of(name, run, item)
+                recorded[name] = row_of(name, t, item)
             except RuleFailed as failed:
                 self.triggering.counters.add("rules_failed")
                 letter = asdict(Letter.of_rule(name, item.occurrence, failed))
@@ -95,7 +102,7 @@ class Launcher:
                 else:
                     self.journal.keep_letter(letter)
         if run.is_batch:
-            self.of_batches.add(due, recorded)
+            self.of_batches.add(run, due, recorded)
         elif recorded:
             new = recorded.keys() if is_late else self.journal.record(recorded.values())
             run.fired |= due.keys()
@@ -120,7 +127,7 @@ class Launcher:
         firings, letters = [], []
         for name, item in named(t, items, event):
             try:
-                row = row_of(name, t.hierarchy.run, item)
+                row = row_of(name, t, item)
             except RuleFailed as failed:
                 letters.append(Letter.of_rule(name, item.occurrence, failed))
             else:
@@ -203,7 +210,7 @@ class Launcher:
         quarantine = self.triggering.runner.quarantine
         try:
             quarantine.check(firing.triggered.rule.name)
-            run = Run(name=name, is_detached=True, is_retried=True)
+            run = run_of(firing.row, firing.triggered, is_retried=True)
             self.forest.causal(cause, run).call(self._work_of(firing.row, firing.triggered))
             quarantine.succeeded(firing.triggered.rule.name)
         except SYSTEMIC:
@@ -364,10 +371,7 @@ class Launcher:
 
         try:
             self.triggering.runner.quarantine.check(item.rule.name)
-            # A batch that is lost with its firings starts them again, and one that is durable
-            # has made them durable too, as the server's log is written in order: no need to wait.
-            lazily = row["run"].startswith(STREAM_RUN)
-            run = Run(name=firing, is_detached=True, lazily=lazily)
+            run = run_of(row, item, lazily=is_lazy(row["run"]))
             self.forest.run(self._work_of(row, item), run)
         except SYSTEMIC:
             # It stays recorded, or unfinished until its batch records it.
@@ -392,7 +396,6 @@ class Launcher:
                 raise _DoneElsewhere(row["firing"])
 
         def work(t: Transaction) -> None:
-            t.rule = item.rule.name
             t.hierarchy.durable.append(mark_done)
             self.triggering.runner.run_rule(t, item)
 

@@ -80,6 +80,11 @@ class MatchedElsewhere:
             found = each.found if before is None else {**before.found, **each.found}
             self._found[place] = Completion(each.arrival, found)
 
+    @property
+    def counts_rows(self) -> bool:
+        """Whether the punctuation of the batch in hand counts the rows of the batch."""
+        return self._matched is _NOTHING
+
     def alone(self, rows: Iterable[Arrival]) -> list[Arrival]:
         """Completing events that come for what they complete, and are not rows of their own.
 

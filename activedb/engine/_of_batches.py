@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
+from activedb.engine._firings import is_lazy
+from activedb.errors import SerializationConflict
 from activedb.store import Journal
 from activedb.transactions import Run
 
@@ -25,9 +27,10 @@ class FiringsOfBatches:
     def __init__(self, journal: Journal):
         self._journal = journal
         self._latch = threading.Lock()
-        # Those that doing the batch again must not start, and the rows of those whose outcome is
-        # not durable yet.
-        self._known: set[str] = set()
+        # Those that doing the batch again must not start, with the names of their runs; and the
+        # rows of those that have not ended.
+        self._known: dict[str, str] = {}
+        self._refused: set[str] = set()  # of the known ones: those that could not be recorded
         self._unfinished: dict[str, dict[str, Any]] = {}
         # Those unfinished ones that a row stands for, because their batch has committed.
         self._settled: set[str] = set()
@@ -41,10 +44,16 @@ class FiringsOfBatches:
         with self._latch:
             return firing in self._known
 
-    def add(self, triggered: Iterable[str], rows: Mapping[str, dict[str, Any]]) -> None:
-        """Take note of what a batch has triggered, and of the rows of what is to run."""
+    def add(self, run: Run, triggered: Iterable[str], rows: Mapping[str, dict[str, Any]]) -> None:
+        """Take note of what a batch has triggered, and of the rows of what is to run.
+
+        Of what has no row there is a letter.
+        """
         with self._latch:
-            self._known.update(triggered)
+            for firing in triggered:
+                self._known[firing] = run.name
+                if firing not in rows:
+                    self._refused.add(firing)
             self._unfinished.update(rows)
 
     def is_unfinished(self, firing: str) -> bool:
@@ -90,25 +99,45 @@ class FiringsOfBatches:
             is called after the rows were read, so that a run which begins meanwhile is no harm.
         """
         done = self._journal.done(run_prefix)
-        over = set()
+        over: dict[str, str] = {}
         if done and redoable is not None:
             names = redoable()
-            over = {firing for firing, run in done.items() if run not in names}
+            over = {firing: run for firing, run in done.items() if run not in names}
         with self._latch:
-            self._known.update(done.keys() - over)
-            self._left_over |= over
+            self._known |= {firing: run for firing, run in done.items() if firing not in over}
+            self._left_over |= over.keys()
 
     def settle(self, connection: Any, run: Run) -> None:
-        """Within the commit of a batch: record its unfinished firings, forget the done ones."""
+        """Within the commit of a batch: record its unfinished firings, forget the done ones.
+
+        A firing of a stream does not wait for the disk when it commits, as its batch's commit sees
+        to that. So if the server crashes in between and this process lives on, its outcome may be
+        lost. It has left a row, which must be there.
+
+        Raises
+        ------
+        SerializationConflict
+            If one is lost: the batch is to be done again, and starts it again.
+        """
         with self._latch:
             rows = [self._unfinished[name] for name in run.fired if name in self._unfinished]
-            self._staying -= run.fired - self._unfinished.keys()  # their rows go now
-            gone = self._going[run.name] = run.fired | self._left_over
+            ended = run.fired - self._unfinished.keys()
+            self._staying -= ended  # their rows go now
+            gone = self._going[run.name] = ended | self._left_over
+            needed = (ended & self._known.keys()) - self._refused
         if self._journal.is_queued:
             # None has been started, so none needs to be found done by a try at the batch.
             rows = [row | {"keep": False} for row in rows]
         self._journal.record_on(connection, rows)
-        self._journal.forget_done(connection, sorted(gone))
+        lost = needed - self._journal.forget_done(connection, sorted(gone))
+        if lost and self._journal.is_shared and is_lazy(run.name):
+            with self._latch:
+                for firing in lost:
+                    self._known.pop(firing, None)
+            raise SerializationConflict(
+                f"{run.name}: the server has crashed and lost {len(lost)} of the rules that the "
+                "batch has triggered; they run again"
+            )
 
     def left_by(self, run: str) -> Run:
         """A run that is given up, with what it has triggered and is not done. O(unfinished)."""
@@ -116,10 +145,22 @@ class FiringsOfBatches:
             fired = {name for name, row in self._unfinished.items() if row["run"] == run}
         return Run(name=run, is_batch=True, fired=fired)
 
-    def committed(self, run: Run) -> None:
-        """Take note that a batch has committed and will not be done again."""
+    def committed(self, run: Run, *, is_whole: bool = True) -> None:
+        """Take note that a run has committed and will not be done again.
+
+        Parameters
+        ----------
+        is_whole : bool
+            Whether nothing is left of its batch: then what earlier tries have done, and this one
+            has not triggered again, is needed no more.
+        """
         with self._latch:
-            self._known -= run.fired
+            of_run = {firing for firing, name in self._known.items() if name == run.name}
+            over = of_run - run.fired - self._unfinished.keys() if is_whole else set()
+            for firing in run.fired | over:
+                self._known.pop(firing, None)
+                self._refused.discard(firing)
+            self._left_over |= over
             if self._journal.is_queued:
                 for name in run.fired:
                     self._unfinished.pop(name, None)
@@ -129,5 +170,8 @@ class FiringsOfBatches:
             self._leave_over(run.fired - unfinished)
 
     def forget_done(self, run: str) -> None:
-        """Delete the done firings of runs of this name, which will not be done again."""
+        """Delete the done firings of runs of this name, unless one is to be done again."""
+        with self._latch:
+            if run in self._known.values():
+                return
         self._journal.prune(run)

@@ -37,6 +37,8 @@ class Quarantine:
         Does work on another thread, soon, in no transaction.
     put : callable ``(rule, reason)``
         Puts a rule into quarantine durably.
+    refused : callable ``(rule)``
+        Told of each that was to run, and is not as it is in quarantine.
 
     Latch: ``_latch``; nothing is taken under it.
     """
@@ -50,6 +52,7 @@ class Quarantine:
         counters: Counters,
         aside: Callable[[str, Callable[[], None]], None],
         put: Callable[[str, str], RegisteredRule],
+        refused: Callable[[str], None],
     ):
         self._catalog = catalog
         self._after = after
@@ -57,6 +60,7 @@ class Quarantine:
         self._counters = counters
         self._aside = aside
         self._put = put
+        self._refused = refused
         self._latch = threading.Lock()
         self._failures: dict[str, int] = {}
 
@@ -66,6 +70,7 @@ class Quarantine:
             return
         entry = self._catalog.entry(rule, t)
         if entry is not None and entry.quarantine is not None:
+            self._refused(rule)
             raise RuleInQuarantine(
                 f"rule {rule} is in quarantine {entry.quarantine}; db.rules.enable({rule!r}) when "
                 f"that is mended, and retry its letters",

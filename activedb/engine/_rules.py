@@ -36,6 +36,7 @@ from activedb.rules import (
 from activedb.spelling import did_you_mean
 from activedb.store import Row, RuleRows
 from activedb.transactions import Forest, Transaction, current_transaction
+from activedb.trust import check_trusted
 from coupling import OrderCycle, check_order
 
 __all__ = ["Rules"]
@@ -408,8 +409,11 @@ class Rules:
         ------
         DefinitionError
             If the file cannot be read, or naming the rule that has no meaning.
+        UntrustedFile
+            If everybody may write it.
         """
         if Path(path).suffix == ".rules":
+            check_trusted(path)
             try:
                 text = Path(path).read_text("utf-8")
             except (OSError, UnicodeDecodeError) as error:

@@ -11,10 +11,11 @@ from activedb.engine._cascades import too_deep
 from activedb.engine._conditions import holds, holds_beside
 from activedb.engine._letters import Letter
 from activedb.engine._quarantine import Quarantine, failure_of
+from activedb.engine._rule_listeners import Ran, RuleListener
 from activedb.engine._trails import Trails
 from activedb.engine._triggered import Cause, Part, Triggered, is_systemic
 from activedb.errors import CycleLimitExceeded, DefinitionError, StoreError
-from activedb.metrics import Counters, Histogram
+from activedb.metrics import Counters
 from activedb.rules import OccurrenceSet, OnAbort
 from activedb.transactions import Transaction
 from coupling import ConditionAction, Coupling, OrderCycle, ordered_groups
@@ -51,13 +52,14 @@ class Runner:
 
     Attributes
     ----------
-    latencies : Histogram
-        From a rule's start to the end of its action, in seconds.
     quarantine : Quarantine
         Keeps count of the rules that fail alone; set once, by who makes this object.
+    listeners : tuple of RuleListener
+        Set by `Triggering.listen`.
     """
 
     quarantine: Quarantine
+    listeners: tuple[RuleListener, ...] = ()
 
     def __init__(
         self,
@@ -68,7 +70,6 @@ class Runner:
         cascade_max: int,
         breadth_first: bool,
     ):
-        self.latencies = Histogram()
         self._trails = trails
         self._counters = counters
         self._launcher = launcher
@@ -105,27 +106,41 @@ class Runner:
         Returns whether the action is still to come, as another child of the parent.
         """
         s.running = _Running(item, depth)
+        listeners = self.listeners
         began = time.perf_counter()
         rule = item.rule
         has_condition = rule.when is not None and item.part is Part.RULE
         mode = rule.condition_action if has_condition else ConditionAction.IMMEDIATE
-        if mode is ConditionAction.SEQUENTIAL:
-            if not holds_beside(s, item):
-                return False
-        elif has_condition and not holds(s, item):
-            return False
-        elif mode is ConditionAction.DETACHED:
-            self._fire_action(s, item.action)
-            return False
-        elif mode is ConditionAction.DEFERRED:
-            if s.parent is None:
-                self._trails.defer(s, [item.action])
-            return s.parent is not None
-        else:
-            rule.act(s, item.occurrence)
-        self._counters.add("rules_fired")
-        self.latencies.record(time.perf_counter() - began)
-        return False
+        outcome: Ran = "acted"
+        # In one function: rules that trigger rules are on the stack together, 32 deep by default.
+        try:
+            for listener in listeners:
+                listener.starts(s, item)
+            if mode is ConditionAction.SEQUENTIAL:
+                if not holds_beside(s, item):
+                    outcome = "condition false"
+            elif has_condition and not holds(s, item):
+                outcome = "condition false"
+            elif mode is ConditionAction.DETACHED:
+                outcome = "action later"
+                self._fire_action(s, item.action)
+            elif mode is ConditionAction.DEFERRED:
+                outcome = "action later"
+                if s.parent is None:
+                    self._trails.defer(s, [item.action])
+            else:
+                rule.act(s, item.occurrence)
+        except BaseException as error:
+            for listener in listeners:
+                listener.ran(s, item, "failed", time.perf_counter() - began, error)
+            raise
+        if outcome == "acted":
+            self._counters.add("rules_fired")
+        seconds = time.perf_counter() - began
+        for listener in listeners:
+            listener.ran(s, item, outcome, seconds, None)
+        is_due_in_parent = mode is ConditionAction.DEFERRED and s.parent is not None
+        return is_due_in_parent and outcome == "action later"
 
     def cause(self, t: Transaction) -> Cause | None:
         """The rule in which an event of `t` is raised, with what had triggered it; O(depth)."""

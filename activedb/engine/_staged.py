@@ -123,7 +123,6 @@ class StagedTaker:
                 position={
                     "source": {"kind": "Staged", "batch": batch.batch_id},
                     "punctuation_us": marks.punctuation_us,
-                    "reached_us": marks.punctuation_us,
                 },
             )
         )

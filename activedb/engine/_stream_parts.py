@@ -66,25 +66,29 @@ class StreamParts:
     def run(self, entry: LedgerEntry, arrivals: Arrivals) -> None:
         """Process what `entry`'s punctuation has passed, from its part on.
 
-        The last part completes the batch if `entry` says so.
+        The last part completes the batch if `entry` says so. Rows of the batch are taken with the
+        first part; if its punctuation does not count them, with the last one.
         """
         state, completes = self._state, entry.complete
         elsewhere = self._s_transactions.elsewhere
+        taken = arrivals if elsewhere.counts_rows else Arrivals()
         state.buffer.add(arrivals.admitted)
         state.buffer.add(elsewhere.alone(state.buffer))
         punctuation_us = entry.punctuation_us
         try:
             while True:
                 chunk, next_us = self._next_chunk(punctuation_us)
+                if next_us is None and not elsewhere.counts_rows:
+                    taken = arrivals
                 entry = replace(
                     entry,
                     sequence=state.next_sequence,
                     punctuation_us=punctuation_us if next_us is None else next_us,
                     complete=completes and next_us is None,
                     events=elsewhere.count(chunk, is_last=next_us is None),
-                    late=len(arrivals.late),
+                    late=len(taken.late),
                 )
-                self._run_part(entry, chunk, arrivals)
+                self._run_part(entry, chunk, taken)
                 state.buffer.remove_first(len(chunk))
                 state.last, state.left_in_columns = entry, []
                 state.is_left_in_columns = False
@@ -94,7 +98,7 @@ class StreamParts:
                 self.on_progress(entry.events)
                 if next_us is None:
                     return
-                entry, arrivals = replace(entry, part=entry.part + 1), Arrivals()
+                entry, taken = replace(entry, part=entry.part + 1), Arrivals()
         except BaseException:
             state.load(begins=False)
             raise
@@ -121,7 +125,7 @@ class StreamParts:
             # offending event alone is undone.
             run.careful = True
             self._forest.run(body, run)
-        self._launcher.of_batches.committed(run)
+        self._launcher.of_batches.committed(run, is_whole=entry.complete)
         self._time.committed(self._written)
         if self._programs is not None:
             self._programs.committed(len(chunk), self._reached_us)
@@ -132,7 +136,9 @@ class StreamParts:
         state, each = self._state, self._s_transactions
         self._time.take_back(t)  # what an earlier try has fed
         letters = [each.refuse(entry.batch_id, refused) for refused in arrivals.refused]
-        letters += each.offer_late(t, arrivals.late, state.punctuation_us or 0)
+        counts_rows = each.elsewhere.counts_rows
+        if counts_rows:
+            letters += each.offer_late(t, arrivals.late, state.punctuation_us or 0)
         dead: list[Arrival] = []
         for place, arrival in enumerate(chunk):
             letters += each.advance(t, arrival.occurrence.low_us)
@@ -148,6 +154,8 @@ class StreamParts:
         programs, self._reached_us = self._programs, reached_us
         if programs is not None:
             letters += programs.process(t, chunk, reached_us, fail_fast=each.fail_fast)
+        if not counts_rows:  # what they have missed is what this part has passed
+            letters += each.offer_late(t, arrivals.late, entry.punctuation_us or 0)
         forget_before_us = self._forget_before_us(reached_us)
         left, is_left_in_columns = list(state.left_in_columns), state.is_left_in_columns
         keep = [

@@ -17,7 +17,7 @@ from activedb.engine._stream_programs import StreamPrograms
 from activedb.engine._stream_state import OF_PYTHON, StreamState
 from activedb.engine._stream_time import StreamTime
 from activedb.engine._triggering import Triggering
-from activedb.errors import ConfigurationError
+from activedb.errors import CheckpointMismatch, ConfigurationError
 from activedb.events import Occurrence
 from activedb.scheduling import TaskRunner
 from activedb.store import DetectorRows, LedgerEntry, StreamJournal
@@ -249,8 +249,11 @@ class StreamRun:
             If a producer is; nothing has been taken then.
         StreamFull
             If more events would have to wait than may; nothing has been taken then.
+        CheckpointMismatch
+            If Spark's executors match the stream, and its last batch is half done.
         """
         self._state.mend()
+        self._check_not_torn()
         events = fed_occurrences(self.stream, events)
         membership = self._membership
         if membership is None:
@@ -304,12 +307,12 @@ class StreamRun:
         self._state.mend()
         last = self._state.last
         newest_us = None if self._membership is not None else self._state.newest_us()
-        if left is not None and left.newest_us is not None:
-            newest_us = max(left.newest_us, left.newest_us if newest_us is None else newest_us)
-        if last is not None and newest_us is not None and _is_known(left, last):
-            self._s_transactions.elsewhere.take(left, last.punctuation_us)
-            first = replace(last, part=last.part + 1, punctuation_us=newest_us + 1, complete=True)
-            self._parts.run(first, self._admission.none())
+        if last is not None and _is_known(left, last):
+            until_us = _end_us(newest_us, left, last)
+            if until_us is not None:
+                self._s_transactions.elsewhere.take(left, last.punctuation_us)
+                first = replace(last, part=last.part + 1, punctuation_us=until_us, complete=True)
+                self._parts.run(first, self._admission.none())
         self._launcher.join()
         if self._launcher.recover():  # those that a lost connection or a lock kept from ending
             self._launcher.join()
@@ -325,6 +328,11 @@ class StreamRun:
     def waiting(self) -> int:
         """How many events wait for the punctuation."""
         return self._state.waiting
+
+    @property
+    def last(self) -> LedgerEntry | None:
+        """The part that was processed last, as this process knows it; from any thread."""
+        return self._state.last
 
     @property
     def batches(self) -> int:
@@ -378,6 +386,16 @@ class StreamRun:
         self._state.mend()
         self._state.check_continues(query_id, batch_id, continues)
 
+    def _check_not_torn(self) -> None:
+        """Check that no rows are still to come of a batch of which some are matched elsewhere."""
+        last = self._state.last
+        if last is None or last.complete or not (last.position or {}).get("elsewhere"):
+            return
+        raise CheckpointMismatch(
+            f"stream {self.stream.name}: batch {last.batch_id} is half done, and the rest of it is "
+            "with Spark (scale_out): run its feed again before you feed the stream from Python"
+        )
+
     def _end_of_other_query(self, query_id: str) -> None:
         """Process what a query that does not go on has left of its last batch."""
         last = self._state.last
@@ -418,8 +436,26 @@ class StreamRun:
             position=position,
         )
         self._s_transactions.elsewhere.take(matched, self.punctuation_us)
-        # Rows of a batch that has parts in the ledger are in the buffer already.
-        self._parts.run(first, arrivals() if part == 0 else self._admission.none())
+        # Rows of a batch that has parts in the ledger are in the buffer already; but those of which
+        # some are matched elsewhere come with the last part.
+        is_taken = part > 0 and matched is None
+        self._parts.run(first, self._admission.none() if is_taken else arrivals())
+
+
+def _end_us(newest_us: int | None, left: Matched | None, last: LedgerEntry) -> int | None:
+    """Where the time of a stream ends that has its newest waiting event here at `newest_us`.
+
+    None: all is done.
+    """
+    newest = [newest_us]
+    reached_us = None
+    if left is not None:
+        newest.append(left.newest_us)
+        reached_us = left.punctuation_us  # which its last rows have moved, be they events or not
+    known = [us + 1 for us in newest if us is not None]
+    if reached_us is not None and (last.punctuation_us is None or reached_us > last.punctuation_us):
+        known.append(reached_us)
+    return max(known, default=None)
 
 
 def _is_known(left: Matched | None, last: LedgerEntry) -> bool:

@@ -12,6 +12,8 @@ from activedb.engine._feeding import advanced, fed_alone, passed_over
 from activedb.engine._kept_partials import KeptPartials
 from activedb.engine._letters import Letter
 from activedb.engine._lives import Lives
+from activedb.engine._rule_figures import RuleFigures
+from activedb.engine._rule_listeners import RuleListener
 from activedb.engine._runner import Runner
 from activedb.engine._time_lines import TimeLines
 from activedb.engine._trails import Trail, Trails
@@ -52,6 +54,13 @@ class Triggering:
     counters : Counters
     breadth_first : bool
         Whether immediate rules that a rule triggers wait for the end of the level at which it runs.
+
+    Attributes
+    ----------
+    listeners : tuple of RuleListener
+        Changed by `listen` and `unlisten`.
+    figures : RuleFigures
+        What each rule has come to; one of the listeners.
     """
 
     def __init__(
@@ -84,6 +93,22 @@ class Triggering:
         self._exclusive = Exclusive(launcher)
         self._write_letters = write_letters
         self._lives = Lives(catalog, self, launcher)
+        self._hears_all = False
+        self.figures = RuleFigures()
+        self.listeners: tuple[RuleListener, ...] = ()
+        self.listen(self.figures)
+
+    def listen(self, listener: RuleListener) -> None:
+        """Tell a listener of what happens from now on."""
+        self._set_listeners((*self.listeners, listener))
+
+    def unlisten(self, listener: RuleListener) -> None:
+        """Tell a listener no more."""
+        self._set_listeners(tuple(each for each in self.listeners if each is not listener))
+
+    def _set_listeners(self, listeners: tuple[RuleListener, ...]) -> None:
+        self._hears_all = any(listener.hears_all for listener in listeners)
+        self.listeners = self.runner.listeners = listeners
 
     # -- what the forest calls -------------------------------------------------------------
 
@@ -95,7 +120,7 @@ class Triggering:
         """A row was written: raise the data-change event if any rule listens."""
         kind = "insert" if old is None else "delete" if new is None else "update"
         catalog = self.catalog
-        if (kind, spec.name) in catalog.by_key or catalog.drafts:
+        if (kind, spec.name) in catalog.by_key or catalog.drafts or self._hears_all:
             before = None if old is None else spec.shown(old)
             after = None if new is None else spec.shown(new)
             self.occurred(t, Occurrence(spec.name, t.timestamp, old=before, new=after))
@@ -111,7 +136,8 @@ class Triggering:
         sets: list[Triggered] = []
         for _, old, new in versions:
             kind = "insert" if old is None else "delete" if new is None else "update"
-            if (kind, spec.name) not in catalog.by_key and not catalog.drafts:
+            is_heard = (kind, spec.name) in catalog.by_key or catalog.drafts or self._hears_all
+            if not is_heard:
                 continue
             before = None if old is None else spec.shown(old)
             after = None if new is None else spec.shown(new)
@@ -226,6 +252,8 @@ class Triggering:
 
         `contemporaries` are events yet to be fed that may be before `o`.
         """
+        for listener in self.listeners:
+            listener.raised(t, o)
         triggered: list[Triggered] = []
         fed: list[Fed] = []
         catalog = self.catalog
@@ -313,6 +341,8 @@ class Triggering:
 
     def trigger(self, t: Transaction, triggered: list[Triggered]) -> None:
         """Start what was triggered in `t` by one event, each in its coupling mode."""
+        for listener in self.listeners:
+            listener.triggered(t, triggered)
         trail = self._trails.of(t)
         trail.events += 1
         modes = [(item, item.rule.coupling) for item in triggered]

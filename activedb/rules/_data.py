@@ -15,6 +15,7 @@ from activedb.rules._event_data import CHANGES, EventReader, check_fields
 from activedb.rules._function_names import FunctionNames
 from activedb.rules._rule import Rule
 from activedb.rules._without_event import FindReads
+from activedb.trust import check_trusted
 
 __all__ = ["rules_from_data", "rules_from_file"]
 
@@ -82,7 +83,10 @@ def rules_from_file(path: str | Path) -> Any:
     ------
     DefinitionError
         If the file cannot be read or is no such YAML.
+    UntrustedFile
+        If everybody may write it.
     """
+    check_trusted(path)
     try:
         return yaml.load(Path(path).read_text("utf-8"), Loader=_Loader)  # noqa: S506  # a SafeLoader
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:

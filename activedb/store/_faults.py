@@ -30,6 +30,7 @@ _GIVEN_UP = {
 }
 _LOCK_NOT_AVAILABLE = "55P03"
 _CANCELLED = "57014"
+_RIGHT_MISSING = "42501"
 _UNSUPPORTED = "0A000"  # also: a prepared statement whose table has been altered
 # Shut down by somebody, crashed, starting; the server's limits on idle and long transactions.
 _SERVER_GONE = {"57P01", "57P02", "57P03", "57P05", "25P03", "25P04"}
@@ -115,6 +116,11 @@ def _translate(origin: BaseException | None, doing: str, *, gone: bool) -> Activ
         )
     if state == _CANCELLED:
         return StatementCancelled(f"cannot {doing}: {text}")
+    if state == _RIGHT_MISSING:
+        return StoreError(
+            f"cannot {doing}: {text}; grant the role the right, or let the owner do it (activedb "
+            f"roles --sql prints what a role needs)"
+        )
     if isinstance(origin, psycopg.IntegrityError):
         return _violation(origin, doing, text)
     if isinstance(origin, sqlite3.IntegrityError):

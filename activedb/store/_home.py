@@ -62,6 +62,18 @@ def choose_home(folder: Path) -> tuple[Path, Account]:
     return elsewhere, account
 
 
+def existing_home(folder: Path) -> Path | None:
+    """The home that a data folder has, as it is; None if there are no data. Nothing is made.
+
+    Raises
+    ------
+    ConfigurationError
+        What says where the data are has been tampered with.
+    """
+    home = _recorded(folder / "location") or folder / "postgres"
+    return home if (home / "data" / "PG_VERSION").exists() else None
+
+
 def socket_folder(home: Path, account: Account, file_name: str) -> Path:
     """Return ``home``, or a private folder with a shorter name when a socket cannot be there."""
     temporary = (Path(tempfile.gettempdir()), SHARED_FOLDER)

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, delete, exists, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    RowMapping,
+    delete,
+    exists,
+    func,
+    select,
+    update,
+)
 from sqlalchemy.dialects.postgresql import insert as postgres_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
@@ -14,13 +23,28 @@ from activedb.store._hints import Hints, give_hint
 from activedb.store._store import Store
 from activedb.store._system import dead_letters, pending_firings
 
-__all__ = ["Journal"]
+__all__ = ["Journal", "Standing"]
 
 _NAMES_MAX = 1_000  # in one statement
 
 
 def _flavour(connection: Connection) -> Any:
     return sqlite_insert if connection.dialect.name == "sqlite" else postgres_insert
+
+
+class Standing(NamedTuple):
+    """How many rows of activedb's own there are.
+
+    Attributes
+    ----------
+    letters : dict of str to int
+        Dead letters by kind, ``"event"`` or ``"rule"``; without those of which there are none.
+    pending : int
+        Firings that are recorded and not done, without intents.
+    """
+
+    letters: dict[str, int]
+    pending: int
 
 
 class Journal:
@@ -90,6 +114,15 @@ class Journal:
         statement = select(pending_firings).where(~c.done, ~c.intent).order_by(c.firing)
         with translated("read the pending rules"), self._store.short() as connection:
             return [dict(row) for row in connection.execute(statement).mappings()]
+
+    def standing(self) -> Standing:
+        """How much there is, as of one moment; O(rows)."""
+        c, kind = pending_firings.c, dead_letters.c.kind
+        letters = select(kind, func.count()).group_by(kind)
+        due = select(func.count()).select_from(pending_firings).where(~c.done, ~c.intent)
+        with translated("count letters and rules"), self._store.short() as connection:
+            of_kinds = {row[0]: row[1] for row in connection.execute(letters)}
+            return Standing(of_kinds, connection.execute(due).scalar_one())
 
     # -- intents ---------------------------------------------------------------------------
 
@@ -232,6 +265,11 @@ class Journal:
 
     # -- done ------------------------------------------------------------------------------
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether a server keeps it, which may crash alone."""
+        return self._store.is_shared
+
     def done(self, run_prefix: str) -> dict[str, str]:
         """The firings of runs that are done, and the names of their runs."""
         c = pending_firings.c
@@ -280,11 +318,14 @@ class Journal:
         above = select(c.firing).where(c.firing == firing["run"], ~c.done)
         return connection.execute(above.with_for_update(read=True)).first() is not None
 
-    def forget_done(self, connection: Connection, firings: Sequence[str]) -> None:
-        """Delete those of these firings that are done."""
+    def forget_done(self, connection: Connection, firings: Sequence[str]) -> set[str]:
+        """Delete those of these firings that are done; returns which."""
         c = pending_firings.c
+        gone: set[str] = set()
         for some in _portions(firings):
-            connection.execute(delete(pending_firings).where(c.firing.in_(some), c.done))
+            done = delete(pending_firings).where(c.firing.in_(some), c.done)
+            gone.update(connection.execute(done.returning(c.firing)).scalars())
+        return gone
 
     def prune(self, run: str) -> None:
         """Delete the done firings of runs that have ended, in a transaction of its own.

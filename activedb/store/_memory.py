@@ -56,6 +56,7 @@ class MemoryStore(Store):
             "sqlite://",
             poolclass=StaticPool,
             connect_args={"check_same_thread": False, "isolation_level": None},
+            hide_parameters=True,
         )
         engine.dialect.colspecs = {**engine.dialect.colspecs, DateTime: _Instant}
         super().__init__(engine, metadata)

@@ -14,7 +14,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.schema import CreateSchema, DropSchema
 
 from activedb.config import Settings, mask_url
-from activedb.errors import ConfigurationError, ServerUnreachable
+from activedb.errors import ConfigurationError, InvalidURL, ServerUnreachable
 from activedb.store import _migrations, _outcome
 from activedb.store._faults import translated
 from activedb.store._guards import GUARD_ABSENT, GUARD_TABLE, GUARD_TO_INSERT, guard_number
@@ -54,6 +54,8 @@ class PostgresStore(Store):
     ------
     ServerUnreachable
         If no server answers, or it refuses the login.
+    InvalidURL
+        If the URL has an option that there is none of.
     ConfigurationError
         If the server is too old.
     """
@@ -93,6 +95,7 @@ class PostgresStore(Store):
                 connect_args=connect_args,
                 pool_size=connections,
                 max_overflow=more,
+                hide_parameters=True,  # rows are no matter for logs and tracebacks
                 **options,
             )
             _outcome.ping_if_idle(engine)
@@ -119,6 +122,11 @@ class PostgresStore(Store):
         except DBAPIError as error:
             engine.dispose()
             reason = " ".join(str(error.orig).split())
+            if getattr(error.orig, "sqlstate", None) is None and "connection option" in reason:
+                raise InvalidURL(
+                    f"cannot use the URL {mask_url(str(url))}: {reason}; options behind the ? are "
+                    f"those of libpq, such as sslmode=verify-full"
+                ) from error
             if not isinstance(error, OperationalError):
                 raise ConfigurationError(
                     f"cannot use schema {settings.db_schema} at {mask_url(str(url))}: {reason}; "

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Row, TextClause, text
 
 from activedb.errors import ConfigurationError
 from activedb.store._guards import guard_number
+from activedb.store._quoting import literal, quoted
 from activedb.store._tables import TableSpec
 
 __all__ = [
@@ -140,11 +141,6 @@ def raise_here(connection: Connection, raised: str) -> None:
     connection.execute(_RAISE_HERE, {"raised": raised})
 
 
-def _quoted(name: str) -> str:
-    escaped = name.replace('"', '""')
-    return f'"{escaped}"'
-
-
 def mark_prefix(schema: str) -> str:
     """Prefix of the notes in the log about what was raised in a schema of activedb's."""
     return f"activedb {schema}"
@@ -171,7 +167,7 @@ class Publication:
             "BEFORE": f"activedb_mark_{number}_before",
             "AFTER": f"activedb_mark_{number}_after",
         }
-        self._function = f"{_quoted(schema)}.activedb_mark"
+        self._function = f"{quoted(schema)}.activedb_mark"
         connection.execute(_ONE_AT_A_TIME, {"number": guard_number(f"followers of {schema}")})
 
     def exists(self) -> bool:
@@ -195,7 +191,7 @@ class Publication:
         if int(self._connection.scalar(text("SHOW server_version_num")) or 0) >= 180_000:
             # Else it refuses updates where these are a part of the whole row.
             options += ", publish_generated_columns = stored"
-        self._run(f"CREATE PUBLICATION {_quoted(self._name)} WITH ({options})")
+        self._run(f"CREATE PUBLICATION {quoted(self._name)} WITH ({options})")
 
     def set(
         self, specs: Sequence[TableSpec], *, whole: bool
@@ -209,7 +205,7 @@ class Publication:
         published = set(self._scalars(_PUBLISHED, publication=self._name))
         if published != wanted.keys():
             self._run(
-                f"ALTER PUBLICATION {_quoted(self._name)} SET TABLE "
+                f"ALTER PUBLICATION {quoted(self._name)} SET TABLE "
                 f"{', '.join(sorted(wanted.values()))}"
             )
         marked = set(self._scalars(_MARKED, trigger=self._triggers["AFTER"]))
@@ -227,7 +223,7 @@ class Publication:
 
         REQUIRES: the slot's row among the followers is deleted.
         """
-        self._run(f"DROP PUBLICATION IF EXISTS {_quoted(self._name)}")
+        self._run(f"DROP PUBLICATION IF EXISTS {quoted(self._name)}")
         self._tidy()
 
     # -- inside ----------------------------------------------------------------------------
@@ -266,14 +262,14 @@ class Publication:
         )
 
     def _named(self, row: Row[Any]) -> str:
-        return f"{_quoted(row.schema)}.{_quoted(row.name)}"
+        return f"{quoted(row.schema)}.{quoted(row.name)}"
 
     def _mark(self, table: str) -> None:
-        prefix = mark_prefix(self._schema).replace("'", "''")
+        prefix = literal(mark_prefix(self._schema))
         for when, trigger in self._triggers.items():
             self._run(
                 f"CREATE OR REPLACE TRIGGER {trigger} {when} INSERT OR UPDATE OR DELETE "
-                f"ON {table} FOR EACH STATEMENT EXECUTE FUNCTION {self._function}('{prefix}')"
+                f"ON {table} FOR EACH STATEMENT EXECUTE FUNCTION {self._function}({prefix})"
             )
 
     def _tidy(self) -> None:

@@ -20,17 +20,18 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from sqlalchemy import URL, Connection, create_engine, delete, func, insert, make_url, select, text
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy import Connection, create_engine, delete, func, insert, select, text
+from sqlalchemy.exc import DBAPIError
 
 from activedb.config import mask_url
-from activedb.errors import ConfigurationError, InvalidURL, ServerUnreachable, StoreError
+from activedb.errors import ConfigurationError, ServerUnreachable, StoreError
 from activedb.store._direct import driver_cursor
 from activedb.store._faults import translated
 from activedb.store._hints import give_hint
 from activedb.store._staging_progress import Sink, advance, forget
 from activedb.store._staging_table import check_table, insert_staged
 from activedb.store._system import staged_batches, staged_rows
+from activedb.store._urls import postgres_url
 
 __all__ = ["Attempt", "Staging", "staging"]
 
@@ -38,6 +39,10 @@ _COPY = (
     f"COPY {staged_rows.name} (query_id, batch_id, writer, piece, data) FROM STDIN (FORMAT BINARY)"
 )
 _TYPES = ("varchar", "int8", "varchar", "int4", "bytea")
+_REFUSAL = (
+    "Spark cannot write to",
+    "; the option url is to be postgresql+psycopg://user:password@host:5432/database",
+)
 _SCHEMA = re.compile("[a-z_][a-z0-9_]{0,62}")  # as the setting db_schema
 
 _PUT_IN_PLACE = text(
@@ -92,7 +97,7 @@ class Staging:
         options = "-c default_transaction_isolation=read\\ committed -c timezone=UTC"
         if schema is not None:
             options += f" -c search_path={_plain(schema)}"
-        address = _address(url)
+        address = postgres_url(url, refusal=_REFUSAL)
         options = f"{address.query.get('options', '')} {options}".strip()
         self._engine = create_engine(
             address.set(drivername="postgresql+psycopg").difference_update_query(["options"]),
@@ -104,6 +109,7 @@ class Staging:
             },
             pool_size=1,
             pool_pre_ping=True,
+            hide_parameters=True,
         )
         try:
             self._schema = self._look(url, schema)
@@ -248,19 +254,6 @@ def _check_all_there(found: int, sink: Sink, batch_id: int, attempts: Sequence[A
             "somebody has deleted the others, perhaps a run of the same query that is not over. "
             "Start the query again: Spark runs the batch again"
         )
-
-
-def _address(url: str) -> URL:
-    try:
-        address = make_url(url)
-    except (ArgumentError, ValueError):
-        address = None
-    if address is None or address.get_backend_name() != "postgresql":
-        raise InvalidURL(
-            f"Spark cannot write to {mask_url(url)!r}; the option url is to be "
-            "postgresql+psycopg://user:password@host:5432/database"
-        )
-    return address
 
 
 def _plain(schema: str) -> str:

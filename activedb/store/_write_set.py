@@ -351,11 +351,12 @@ def _delete_by_key(spec: TableSpec) -> _Prepared:
 
 
 def _key_names(spec: TableSpec) -> list[tuple[str, str]]:
-    return [(f"key_{name}", name) for name in spec.key_columns]
+    """Parameters of a key: numbered, as SQLite reads quotes in names of parameters as SQL."""
+    return [(f"key_{number}", name) for number, name in enumerate(spec.key_columns)]
 
 
 def _same_key(spec: TableSpec) -> ColumnElement[bool]:
-    return and_(*(spec.table.c[name] == bindparam(f"key_{name}") for name in spec.key_columns))
+    return and_(*(spec.table.c[name] == bindparam(key) for key, name in _key_names(spec)))
 
 
 def _updated(changed: Sequence[Change]) -> Sequence[_Part]:
@@ -398,7 +399,7 @@ def _differ(a: Any, b: Any) -> bool:
 
 @lru_cache(maxsize=1_024)
 def _update_by_key(spec: TableSpec, columns: tuple[str, ...]) -> _Prepared:
-    names = [(f"new_{name}", name) for name in columns]
+    names = [(f"new_{number}", name) for number, name in enumerate(columns)]
     new: dict[str, Any] = {name: bindparam(parameter) for parameter, name in names}
     statement = update(spec.table).where(_same_key(spec)).values(new)
     return statement, [*names, *_key_names(spec)]
@@ -425,7 +426,7 @@ def _new_rows(changes: Iterable[Change]) -> list[Row]:
 
 @lru_cache(maxsize=1_024)
 def _insertion(spec: TableSpec) -> _Prepared:
-    names = [(f"new_{name}", name) for name in spec.written]
+    names = [(f"new_{number}", name) for number, name in enumerate(spec.written)]
     statement = _WithIdentity(spec.table) if spec.overrides_identity else insert(spec.table)
     new: dict[str, Any] = {name: bindparam(parameter) for parameter, name in names}
     return statement.values(new).inline(), names  # inline: nothing is wanted back

@@ -4,6 +4,7 @@ from activedb.transactions._children import Child
 from activedb.transactions._forest import Forest, Listener
 from activedb.transactions._hierarchy import Run
 from activedb.transactions._node import Log, current_transaction
+from activedb.transactions._observers import Link, Observer
 from activedb.transactions._states import State
 from activedb.transactions._timed import TimedRuns, TimedSpawns
 from activedb.transactions._transaction import Transaction
@@ -12,8 +13,10 @@ from lockmgr import Snapshot
 __all__ = [
     "Child",
     "Forest",
+    "Link",
     "Listener",
     "Log",
+    "Observer",
     "Run",
     "Snapshot",
     "State",

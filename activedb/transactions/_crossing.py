@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from activedb.errors import ActiveDBError, Deadlock
 from activedb.store import Backend
+from activedb.transactions._observers import Link
 
 if TYPE_CHECKING:
     from activedb.transactions._transaction import Transaction
@@ -220,18 +221,21 @@ class Crossing:
                 return
             victim = max((n for n in cycle if n in ours), key=lambda n: (backends[n].began, n))
         top = ours[victim]
-        links = []
+        links, said = [], []
         for waiter, other in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
             where = "here" if other in local.get(waiter, ()) else "at the server"
             if other in backends[waiter].waits_for and waiter not in ours:
                 where = "in its own program"
-            links.append(f"{_named(waiter, ours)} waits {where} for {_named(other, ours)}")
+            links.append(Link(ours.get(waiter, waiter), ours.get(other, other), where))
+            said.append(f"{_named(waiter, ours)} waits {where} for {_named(other, ours)}")
         deadlock = Deadlock(
-            f"deadlock through the server, and {top.path} is its victim: {'; '.join(links)}"
+            f"deadlock through the server, and {top.path} is its victim: {'; '.join(said)}"
         )
         deadlock.exhausted = True  # only the end of the hierarchy gives up its locks
         if not top.is_doomed:  # it may take until the next look to end
             self._broke()
+            if top._observer is not None:
+                top._observer.deadlocked(top, tuple(links))
             top.interrupt(deadlock)
 
 

@@ -248,6 +248,9 @@ class Dependencies:
             deadlock.exhausted = other.parent is None
             if other.doom(deadlock):
                 self._forest.counters.add("dependents_gave_way")
+                if other._observer is not None:
+                    # Every node is a Transaction.
+                    other._observer.deadlocked(other, error.report)  # type: ignore[arg-type]
         return bool(found)
 
     def close(self) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol, TypeVar
 
 from activedb.clock import Clock
@@ -26,6 +28,7 @@ from activedb.transactions._hierarchy import Hierarchy, Run
 from activedb.transactions._joined import Joined
 from activedb.transactions._lending import Lending
 from activedb.transactions._node import Log, Node, current_transaction
+from activedb.transactions._observers import Observer, Observers
 from activedb.transactions._offers import Offers
 from activedb.transactions._pool import Pool
 from activedb.transactions._retries import Retries
@@ -39,6 +42,7 @@ from lockmgr import LockTimeout as LockWaitTimeout
 __all__ = ["Forest", "Listener"]
 
 T = TypeVar("T")
+Watching = TypeVar("Watching", bound=Observer)
 
 _ENDED = {
     (True, True): "transactions_committed",
@@ -93,6 +97,8 @@ class Forest:
         self.clock = clock
         self.listener = listener
         self.new_log: Callable[[Run], Log | None] | None = None
+        self.observer: Observers | None = None  # of transactions whose hierarchies begin
+        self._observing = threading.Lock()
         self.tables = Tables()
         self.locks = LockManager(LockTable(settings.victim_policy, settings.lock_escalation))
         self.pool = Pool(settings.threads)
@@ -118,6 +124,29 @@ class Forest:
         self.pool.close()
         self.crossing.close()
         self.deadlines.close()
+
+    def observe(self, observer: Observer) -> None:
+        """Let somebody hear of all transactions whose hierarchies begin from now on."""
+        with self._observing:
+            before = () if self.observer is None else self.observer.each
+            self.observer = Observers((*before, observer))
+
+    def observed_by(self, kind: type[Watching]) -> Watching:
+        """The observer of that kind, made and told of all from now on if there was none."""
+        with self._observing:
+            before = () if self.observer is None else self.observer.each
+            found = next((one for one in before if isinstance(one, kind)), None)
+            if found is None:
+                found = kind()
+                self.observer = Observers((*before, found))
+            return found
+
+    def unobserve(self, observer: Observer) -> None:
+        """Take back `observe`; of the hierarchies that live it still hears."""
+        with self._observing:
+            before = () if self.observer is None else self.observer.each
+            each = tuple(one for one in before if one is not observer)
+            self.observer = Observers(each) if each else None
 
     # -- top-level transactions ------------------------------------------------------------
 
@@ -190,7 +219,8 @@ class Forest:
             if heir.state is not State.ACTIVE:
                 lender.lending.shut()  # it commits; no wait here, where others end under the latch
             hierarchy = CausalHierarchy(self.store.session(), run, cause, heir.id)
-            dependent = self.transaction_class(self, hierarchy, None, label=run.name)
+            run.tries += 1
+            dependent = self.transaction_class(self, hierarchy, None, label=run.name, rule=run.rule)
             self.dependencies.began(dependent, heir)
             return dependent
 
@@ -211,7 +241,8 @@ class Forest:
 
     def _top_level(self, run: Run, limit: Limit | None) -> Transaction:
         hierarchy = Hierarchy(self.store.session(), run)
-        top = Transaction(self, hierarchy, None, label=run.name, limit=limit)
+        run.tries += 1
+        top = Transaction(self, hierarchy, None, label=run.name, rule=run.rule, limit=limit)
         around = current_transaction()
         if around is not None:
             top.condition_of = around.condition_of  # a condition only reads, beside it, too
@@ -260,9 +291,10 @@ class Forest:
             )
         timeout_s = self.settings.lock_timeout_ms / 1_000
         until_s: float | None = None
+        on_wait = _on_wait(node)
         while True:
             try:
-                self.locks.acquire(node.id, resource, mode, timeout_s)
+                self.locks.acquire(node.id, resource, mode, timeout_s, on_wait)
                 return
             except LockDeadlock as error:
                 if self.dependencies.make_room(node, error):
@@ -307,7 +339,7 @@ class Forest:
         As in `LockManager.await_end`, and raises as `acquire` does.
         """
         try:
-            self.locks.await_end(node.id, of)
+            self.locks.await_end(node.id, of, on_wait=_on_wait(node))
         except LockDeadlock as error:
             raise self._deadlock(node, error) from error
         except WaitCancelled:
@@ -318,6 +350,8 @@ class Forest:
         return doom.again()
 
     def _deadlock(self, node: Node, error: LockDeadlock) -> Deadlock:
+        if node._observer is not None:
+            node._observer.deadlocked(node, error.report)  # type: ignore[arg-type]  # a Transaction
         deadlock = Deadlock(f"deadlock, and {node.path} is its victim: {error}")
         # Only the abort of a whole hierarchy gives up locks that another one waits for.
         with node.kin.latch:
@@ -364,6 +398,8 @@ class Forest:
                 if causal is not None:
                     self.dependencies.ended(node)
             self.counters.add(_ENDED[parent is None, committed])
+            if node._observer is not None:
+                node._observer.ended(node)
             self.listener.ended(node)
 
     def _close_session(self, hierarchy: Hierarchy) -> None:
@@ -372,6 +408,13 @@ class Forest:
         except ActiveDBError:
             # The connection is gone, and with it the server's side of the transaction.
             self.counters.add("sessions_lost")
+
+
+def _on_wait(node: Node) -> Callable[[tuple[Edge, ...]], None] | None:
+    """What is to be called when `node` has to wait; None if nobody watches it."""
+    if node._observer is None:
+        return None
+    return partial(node._observer.waits, node)  # type: ignore[arg-type]  # a Transaction
 
 
 def _breaker(victim: Node, cycle: tuple[Edge, ...]) -> int:

@@ -116,6 +116,14 @@ class Run:
         Whether the application began it, so that its begin, commit and abort are events.
     fired : set of str
         Detached firings that this and earlier tries have triggered.
+    tries : int
+        Top-level transactions that were begun for it in this process.
+    called : str
+        Name of the application's function that runs in it, for who watches; may be empty.
+    rule, coupling : str or None
+        Of a firing: its rule, and the mode in which that was triggered.
+    origin : str or None
+        Of a firing: what its record carries of the transaction that triggered it, for who watches.
     """
 
     name: str = field(default_factory=_new_name)
@@ -126,6 +134,11 @@ class Run:
     is_retried: bool = False
     of_application: bool = False
     fired: set[str] = field(default_factory=set)
+    tries: int = 0
+    called: str = ""
+    rule: str | None = None
+    coupling: str | None = None
+    origin: str | None = None
 
 
 class Hierarchy:

@@ -23,6 +23,7 @@ from activedb.transactions._children import Child, raise_first, told_of
 from activedb.transactions._deadlines import Alarm, Limit
 from activedb.transactions._hierarchy import Hierarchy, Workspace
 from activedb.transactions._kin import Kin
+from activedb.transactions._observers import Observer
 from activedb.transactions._states import State, checked_move
 from lockmgr import Mode
 
@@ -138,9 +139,13 @@ class Node:
         self._token: Token[Transaction | None] | None = None
         self._alarm: Alarm | None = None
         self._log: Log | None = None if parent is None else parent._log
+        # Who watches when its hierarchy begins does so until that has ended.
+        self._observer: Observer | None = forest.observer if parent is None else parent._observer
         forest.begin(self)
         if self._log is not None:
             self._log.began(self)  # type: ignore[arg-type]  # every node is a Transaction
+        if self._observer is not None:
+            self._observer.began(self)  # type: ignore[arg-type]  # every node is a Transaction
         if limit is not None:
             if parent is not None:
                 hierarchy.session.read_beside()
@@ -159,6 +164,15 @@ class Node:
             labels.append(node.label)
             node = node.parent
         return "/".join(reversed(labels))
+
+    @property
+    def coupling(self) -> str | None:
+        """The mode in which the rule that runs in it was triggered; None without a rule."""
+        if self.rule is None:
+            return None
+        if self.parent is None:
+            return self.hierarchy.run.coupling
+        return "deferred" if self.deferred else "immediate"
 
     @property
     def is_doomed(self) -> bool:
@@ -180,6 +194,14 @@ class Node:
         if self._log is not None:
             t: Transaction = self  # type: ignore[assignment]  # every node is a Transaction
             self._log.spawned(t, firing, coupling)
+        if self._observer is not None:
+            self._observer.spawned(self, firing, coupling)  # type: ignore[arg-type]  # as above
+
+    def origin(self) -> str | None:
+        """What the record of a firing that is triggered here carries for who watches."""
+        if self._observer is None:
+            return None
+        return self._observer.carried(self)  # type: ignore[arg-type]  # every node is a Transaction
 
     def is_on_thread_of(self, other: Node) -> bool:
         """Whether the two share a thread, so that one waits while the other works."""
@@ -218,6 +240,8 @@ class Node:
         else:
             self._check_thread()
         self._token = _current.set(self)  # type: ignore[arg-type]  # every node is a Transaction
+        if self._observer is not None:
+            self._observer.entered(self)  # type: ignore[arg-type]  # as above
         if self.parent is None:
             try:
                 self.forest.listener.began(self)  # type: ignore[arg-type]  # as above
@@ -249,6 +273,8 @@ class Node:
                 return True
             raise
         finally:
+            if self._observer is not None:
+                self._observer.left(self)  # type: ignore[arg-type]  # every node is a Transaction
             _current.reset(self._token)
 
     def _end_elsewhere(self) -> None:
@@ -267,6 +293,8 @@ class Node:
     def call(self, function: Callable[[Transaction], T]) -> T:
         """Run `function` in this transaction and end it: commit, or abort on an error."""
         token = _current.set(self)  # type: ignore[arg-type]  # every node is a Transaction
+        if self._observer is not None:
+            self._observer.entered(self)  # type: ignore[arg-type]  # as above
         try:
             if self.parent is None:
                 self.forest.listener.began(self)  # type: ignore[arg-type]  # as below
@@ -277,6 +305,8 @@ class Node:
             self._raise_doom_instead_of(error)
             raise
         finally:
+            if self._observer is not None:
+                self._observer.left(self)  # type: ignore[arg-type]  # every node is a Transaction
             _current.reset(token)
         return result
 
@@ -448,6 +478,8 @@ class Node:
             self.forest.dependencies.await_leave(self)  # type: ignore[arg-type]
             self._check_usable()
             self.state = checked_move(self.state, State.COMMITTING)
+            if self._observer is not None:
+                self._observer.committing(self)  # type: ignore[arg-type]  # as above
             if self.parent is None:
                 self.hierarchy.commit(self.workspace)
             else:
@@ -474,6 +506,9 @@ class Node:
         """
         if self.state.is_final:
             return
+        if self._observer is not None:
+            why = cause if self._doom is None else self._doom
+            self._observer.failing(self, why)  # type: ignore[arg-type]  # as above
         interrupt: BaseException | None = None
         sphere: list[Node] = [self]
         for node in sphere:  # grows while it is walked

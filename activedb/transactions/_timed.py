@@ -35,7 +35,7 @@ class TimedRuns:
         """As ``db.run``, with `TransactionTimeout` when all tries together take too long."""
         return self._forest.run(
             lambda t: function(t, *args, **kwargs),
-            Run(of_application=True),
+            Run(of_application=True, called=getattr(function, "__qualname__", "")),
             timeout=self._timeout_s,
         )
 

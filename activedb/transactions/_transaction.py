@@ -253,6 +253,9 @@ class Transaction(Nesting):
         if self._log is not None:
             for key, old, new in versions:
                 self._log.operated(self, _kind(old, new), spec.name, (key,))
+        if self._observer is not None:
+            for key, old, new in versions:
+                self._observer.wrote(self, _kind(old, new), spec.name, key)
         self.forest.listener.changed_all(self, spec, versions)
 
     def _got(
@@ -304,6 +307,8 @@ class Transaction(Nesting):
             self.workspace.write(spec, key, new)
         if self._log is not None:
             self._log.operated(self, _kind(old, new), spec.name, (key,))
+        if self._observer is not None:
+            self._observer.wrote(self, _kind(old, new), spec.name, key)
         self.forest.listener.changed(self, spec, old, new)
 
     def _check_may_write(self, spec: TableSpec) -> None:
@@ -325,6 +330,8 @@ class Transaction(Nesting):
                 return
         self.forest.acquire(self, resource, mode)
         self._held[resource] = mode
+        if self._observer is not None:
+            self._observer.granted(self, resource, mode)
 
 
 def _kind(old: Row | None, new: Row | None) -> str:

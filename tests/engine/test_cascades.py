@@ -201,6 +201,21 @@ def test_chain_that_is_long_is_shown_with_its_first_and_last_rules(where: Place)
         ledger.db.signal("E0")
 
 
+def test_rule_that_triggers_itself_for_ever_comes_to_the_bound_before_python_s_own(
+    where: Place,
+) -> None:
+    ledger = open_ledger(where.open(), {1: 10})
+
+    @ledger.db.rule(on=adb.updated(ledger.accounts, "balance"))
+    def again(t: Transaction, o: adb.Occurrence) -> None:
+        assert o.new is not None
+        t.update(ledger.accounts, 1, balance=o.new["balance"] + 1)
+
+    with pytest.raises(CycleLimitExceeded, match="33 deep: again → again"):
+        ledger.db.run(lambda t: t.update(ledger.accounts, 1, balance=0))
+    assert ledger.balances() == {1: 10}
+
+
 def test_chain_over_deferred_cycles_tells_who_triggered_whom(where: Place) -> None:
     ledger = open_ledger(where.open(cycles_max=3))
     tree = Tree(ledger)

@@ -5,18 +5,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from sqlalchemy import select
 
 import activedb as adb
-from activedb.errors import SerializationConflict
+from activedb.clock import in_microseconds
+from activedb.errors import BatchFailed, SerializationConflict
 from activedb.store import Journal
+from activedb.store._system import pending_firings
 from tests.databases import until
-from tests.engine.ledger import declare, event, open_ledger
+from tests.engine.ledger import at, declare, event, open_ledger
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any
 
     from activedb import Occurrence, Transaction
+    from activedb.engine import StreamRun
     from tests.databases import Place
     from tests.engine.ledger import Ledger
 
@@ -57,6 +61,50 @@ def test_firing_of_a_batch_that_is_parted_differently_after_a_crash_is_not_repea
     assert sorted(after.lines()) == LINES
     assert after.letters() == []
     assert after.pending() == []
+
+
+@pytest.mark.parametrize("by", ["who was there", "the next one"])
+def test_end_between_a_batch_that_fails_and_its_next_try_makes_nothing_twice(
+    where: Place, by: str
+) -> None:
+    if where.is_memory and by == "the next one":
+        pytest.skip("memory keeps nothing")
+
+    def opened(*, fails: bool) -> tuple[Ledger, StreamRun]:
+        ledger = open_ledger(where.open())
+
+        @ledger.db.rule(on=adb.event("A"), coupling="detached")
+        def detached(t: Transaction, o: Occurrence) -> None:
+            ledger.write(t, f"detached {o.params['n']}")
+
+        @ledger.db.rule(on=adb.event("A"), priority=-1)
+        def stop(t: Transaction, o: Occurrence) -> None:
+            until(lambda: not ledger.db._launcher.running)
+            if o.params["n"] == 3 and failing:
+                raise ValueError("no good")
+
+        failing = [True] if fails else []
+        run = ledger.db.stream_run(declare(ledger.db))
+        run.fail_fast = True
+        if fails:
+            run.feed([event("A", 1, n=1)], in_microseconds(at(2)))
+            with pytest.raises(BatchFailed):
+                run.feed(again, in_microseconds(at(4)))
+            failing.clear()
+            run.finish()
+        return ledger, run
+
+    again = [event("A", n, n=n) for n in (2, 3)]
+    ledger, run = opened(fails=True)
+    if by == "the next one":
+        ledger.db.close()
+        ledger, run = opened(fails=False)
+        run.finish()
+    run.feed(again, in_microseconds(at(4)))
+    run.finish()
+    assert sorted(ledger.lines()) == LINES
+    with ledger.db.connection() as connection:  # and nothing is left of them
+        assert connection.execute(select(pending_firings)).all() == []
 
 
 def test_streams_fed_from_python_do_not_disturb_each_other(ledger: Ledger) -> None:

@@ -7,12 +7,13 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import Column, Integer, Table, select, text
 from sqlalchemy.exc import DBAPIError
 
 import activedb as adb
 from activedb.errors import ConnectionLost
 from activedb.store._store import TRIGGER_POINTS
+from activedb.store._system import pending_firings
 from tests.databases import PATIENCE_S, in_thread, until
 from tests.histories import teller
 from tests.histories.processes import Server
@@ -262,6 +263,49 @@ def test_commit_that_a_crash_undid_is_not_mistaken_for_another_with_its_number(
         assert wire.cuts == 1
         # Tried again and done, or reported as unknown; but never as done when it is not.
         assert server.look(orders_found) == ([2] if told else [1])
+
+
+@pytest.mark.parametrize("moment", ["a rule", "before flush", "before commit"])
+def test_server_killed_before_a_batch_commits_has_done_once_what_the_batch_has_triggered(
+    mortal: Mortal, url: str, moment: str
+) -> None:
+    server = Server(url)
+    # What has committed without waiting for the disk is not there for a while.
+    server.run("ALTER SYSTEM SET wal_writer_delay = '10s'")
+    server.run("SELECT pg_reload_conf()")
+    with adb.connect(url) as db:
+        notes = Table("notes", db.metadata, Column("number", Integer, primary_key=True))
+        db.create_all()
+        ticks = db.stream("ticks", type="'TICK'", timestamp="at", types={"TICK": ("number",)})
+
+        @db.rule(on=adb.event("TICK"), coupling="detached")
+        def note(t: Transaction, o: adb.Occurrence) -> None:
+            t.insert(notes, {"number": o.params["number"]})
+
+        @db.rule(on=adb.event("TICK"), priority=-1)
+        def wait(t: Transaction, o: adb.Occurrence) -> None:
+            until(lambda: not db._launcher.running)  # what has been triggered has ended
+            if moment == "a rule":
+                crash_once()
+
+        crash_once = once(mortal.restart)
+        main = threading.current_thread()
+
+        def at(point: str) -> None:
+            if point == moment and threading.current_thread() is main:
+                crash_once()
+
+        db._store.trigger = at
+        for number in (1, 2):
+            occurred = adb.occurrence("TICK", number=number, timestamp=number)
+            db.feed(ticks, [occurred], punctuation=number + 1)
+        db.join()
+        found = server.look(lambda c: sorted(c.scalars(select(notes.c.number))))
+        assert found == [1, 2]
+        assert not server.look(
+            lambda c: c.execute(select(pending_firings).where(~pending_firings.c.done)).all()
+        )
+    server.run("ALTER SYSTEM RESET wal_writer_delay")
 
 
 def test_bank_whose_server_is_killed_again_and_again_is_never_off_by_a_cent(

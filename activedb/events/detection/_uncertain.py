@@ -167,10 +167,11 @@ class Policy:
             ambiguity.doubt(doubtful, moment.journal)
             return sorted(sure, key=node.order)
         shown = [parts_of(candidate, node.stages) for candidate in every]
+        counted = "a match that depends" if len(every) == 1 else f"{len(every)} matches that depend"
         error = UncertainOrder(
-            f"{moment.o if moment.o is not None else 'the end of a window'} completes "
-            f"{len(every)} matches that depend on an order of events which their timestamps do not "
-            "tell: choose a policy with on_uncertain=",
+            f"{moment.o if moment.o is not None else 'the end of a window'} completes {counted} on "
+            "an order of events which their timestamps do not tell: choose a policy with "
+            "on_uncertain=",
             candidates=tuple(shown),
             certain=tuple(
                 parts
