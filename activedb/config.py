@@ -12,7 +12,7 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from pydantic import Field, ValidationError
+from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -22,6 +22,7 @@ from pydantic_settings import (
 )
 
 from activedb.errors import ConfigurationError
+from activedb.trust import check_trusted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,8 +31,11 @@ __all__ = ["Settings", "mask_url"]
 
 _PREFIX = "ACTIVEDB_"
 
-# Greedy up to the last @: a password may hold any character that somebody forgot to quote.
-_IN_AUTHORITY = re.compile(r"(://[^:/?#@]*:).*@", re.DOTALL)
+# Greedy up to the last @, which may have been quoted since: a password may hold any character that
+# somebody forgot to quote.
+_IN_AUTHORITY = re.compile(r"(://[^:/?#@]*:).*(?:@|%40)", re.DOTALL)
+_HAVE_SECRETS = frozenset(("url", "spark_conf", "monitor_token"))
+"""Settings whose values no error shows."""
 _SECRET = re.compile("secret|password|token|access[.]?key", re.IGNORECASE)  # as Spark has it
 _IN_PARAMETERS = re.compile(r"(password\s*=\s*)('(?:[^'\\]|\\.)*'|[^&\s]+)", re.IGNORECASE)
 
@@ -73,7 +77,8 @@ class Settings(BaseSettings):
     cycles_max : int
         How many deferred cycles one commit point may need.
     cascade_max : int
-        How deep rules may trigger rules.
+        How deep rules may trigger rules. Each level needs some 17 frames, of which Python allows
+        1,000 (``sys.setrecursionlimit``).
     cascade_order : str
         Whether the immediate rules that a rule triggers run inside it (``depth_first``), or wait
         for the end of all rules at its level and run beside it then (``breadth_first``).
@@ -110,6 +115,18 @@ class Settings(BaseSettings):
         When sampled: of how many top-level transactions one is recorded, with its inferiors.
     recording_events_max : int
         Events that are kept; for more, whole hierarchies are dropped, the oldest first.
+    monitor : str
+        ``on``: what the process does is kept, within a bound, and told over HTTP
+        (``docs/monitoring.md``); ``off``.
+    monitor_host, monitor_port : str, int
+        Where that listens; 0: at any free port.
+    monitor_token : SecretStr or None
+        What who asks has to know. Required unless the host is a loopback address and nothing can
+        be changed from outside.
+    monitor_writable : bool
+        Whether rules can be enabled and disabled from there.
+    monitor_values : bool
+        Whether keys of rows, parameters of events and messages of errors are shown there.
     """
 
     model_config = SettingsConfigDict(
@@ -135,7 +152,7 @@ class Settings(BaseSettings):
     reconnect_pause_ms: float = Field(default=250, ge=0, le=60_000)
     reconnect_pause_ms_max: float = Field(default=5_000, ge=0, le=600_000)
     cycles_max: int = Field(default=100, ge=1)
-    cascade_max: int = Field(default=64, ge=1)
+    cascade_max: int = Field(default=32, ge=1)
     cascade_order: Literal["depth_first", "breadth_first"] = "depth_first"
     firings: Literal["here", "queue"] = "here"
     quarantine_after: int = Field(default=10, ge=0)
@@ -148,6 +165,21 @@ class Settings(BaseSettings):
     recording: Literal["off", "sampled", "full"] = "off"
     recording_one_in: int = Field(default=100, ge=1)
     recording_events_max: int = Field(default=100_000, ge=1)
+    monitor: Literal["off", "on"] = "off"
+    monitor_host: str = Field(default="127.0.0.1", min_length=1)
+    monitor_port: int = Field(default=0, ge=0, le=65_535)
+    monitor_token: SecretStr | None = Field(default=None, min_length=16)
+    monitor_writable: bool = False
+    monitor_values: bool = False
+
+    @field_validator("monitor_token")
+    @classmethod
+    def _can_be_sent(cls, token: SecretStr | None) -> SecretStr | None:
+        """A token goes into a header; an error must not quote it."""
+        text = "" if token is None else token.get_secret_value()
+        if not (text.isascii() and text.isprintable()) or text != text.strip():
+            raise ValueError("use printable ASCII characters, and no space at either end")
+        return token
 
     @classmethod
     def load(cls, **overrides: Any) -> Self:
@@ -221,6 +253,8 @@ def _table() -> dict[str, Any]:
         raise ConfigurationError(f"cannot read {path}: {error}; correct the file") from error
     if not isinstance(table, dict):
         raise ConfigurationError(f"tool.activedb in {path} is no table; write [tool.activedb]")
+    if table:
+        check_trusted(path)
     if isinstance(table.get("folder"), str):
         table["folder"] = path.parent / Path(table["folder"]).expanduser()
     return table
@@ -238,5 +272,5 @@ def _explain(problem: Any, given: dict[str, Any]) -> str:
     if problem["type"] == "extra_forbidden":
         nearest = difflib.get_close_matches(name, Settings.model_fields, n=1, cutoff=0.0)[0]
         return f"unknown setting {name!r} {place}; did you mean {nearest!r}?"
-    shown = "" if name == "url" else f" {str(problem['input'])[:80]!r}"
+    shown = "" if name in _HAVE_SECRETS else f" {str(problem['input'])[:80]!r}"
     return f"wrong value{shown} of {name} {place}: {problem['msg']}"

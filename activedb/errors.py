@@ -8,6 +8,7 @@ attached as ``__cause__``::
     │   ├── InvalidURL                the database URL cannot be understood
     │   ├── ServerUnreachable         no server answers at the URL
     │   ├── JavaNotFound              Spark needs a JDK 17 or newer
+    │   ├── UntrustedFile             a file of rules or settings that anybody may write
     │   └── CheckpointMismatch        checkpoint and ledger do not belong together
     ├── DefinitionError               a rule, pattern, stream or table is declared wrongly
     │   ├── RuleSignatureError        a rule function cannot be called as fn(t, o)
@@ -131,6 +132,7 @@ __all__ = [
     "UniqueViolation",
     "UnknownName",
     "UnsupportedStatement",
+    "UntrustedFile",
     "UsedTwice",
     "WorkflowChanged",
     "WorkflowCycle",
@@ -169,6 +171,10 @@ class ServerUnreachable(ConfigurationError):
 
 class JavaNotFound(ConfigurationError):
     """Spark needs a JDK 17 or newer, and none was found."""
+
+
+class UntrustedFile(ConfigurationError):
+    """A file of rules or settings is refused, as every account of the machine may write it."""
 
 
 class CheckpointMismatch(ConfigurationError):

@@ -42,7 +42,7 @@ def test_settings_without_any_source_are_the_defaults() -> None:
         "reconnect_pause_ms": 250.0,
         "reconnect_pause_ms_max": 5_000.0,
         "cycles_max": 100,
-        "cascade_max": 64,
+        "cascade_max": 32,
         "cascade_order": "depth_first",
         "firings": "here",
         "quarantine_after": 10,
@@ -55,6 +55,12 @@ def test_settings_without_any_source_are_the_defaults() -> None:
         "recording": "off",
         "recording_one_in": 100,
         "recording_events_max": 100_000,
+        "monitor": "off",
+        "monitor_host": "127.0.0.1",
+        "monitor_port": 0,
+        "monitor_token": None,
+        "monitor_writable": False,
+        "monitor_values": False,
     }
 
 

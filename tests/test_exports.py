@@ -29,10 +29,12 @@ PACKAGES = (
     "activedb.scheduling.tpg",
     "activedb.store",
     "activedb.streams",
+    "activedb.testing",
     "activedb.transactions",
     "coupling",
     "coupling.acta",
     "lockmgr",
+    "pytest_activedb",
     "spark_bridge",
 )
 

@@ -1,0 +1,98 @@
+"""Who may ask the monitor's server: the Host it is called by, and the token."""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+
+from activedb.config import Settings
+from activedb.errors import ConfigurationError
+
+__all__ = ["Access", "is_loopback"]
+
+_NAMES_OF_LOOPBACK = ("localhost",)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host's name, or address, is that of this computer and reached from it alone."""
+    if host.lower() in _NAMES_OF_LOOPBACK:
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+class Access:
+    """Decides about requests.
+
+    Parameters
+    ----------
+    settings : Settings
+        Their ``monitor_…`` fields.
+
+    Raises
+    ------
+    ConfigurationError
+        If others could read or change more than they should, because there is no token.
+    """
+
+    def __init__(self, settings: Settings):
+        host = settings.monitor_host
+        token = settings.monitor_token
+        self._token = None if token is None else token.get_secret_value()
+        self._host = host
+        self._is_local = is_loopback(host)
+        if self._token is None and not self._is_local:
+            raise ConfigurationError(
+                f"monitor_host is {host}, where others can reach it: set monitor_token to a secret "
+                f"of at least 16 characters, or leave the host at 127.0.0.1"
+            )
+        if self._token is None and settings.monitor_writable:
+            raise ConfigurationError(
+                "monitor_writable lets rules be disabled from outside: set monitor_token to a "
+                "secret of at least 16 characters, too"
+            )
+
+    def is_called_rightly(self, host: str | None) -> bool:
+        """Whether the Host header is one by which we can be called.
+
+        A page of another site that has its own name resolve to our address (DNS rebinding) is
+        told by its name: on loopback only names of that are right, elsewhere only the address or
+        the name that is set, or any address if all are listened to.
+        """
+        if not host:
+            return False
+        name = _without_port(host).lower()
+        if is_loopback(name) or name == self._host.lower():
+            return True
+        return not self._is_local and _is_address(name)
+
+    def is_known(self, authorization: str | None) -> bool:
+        """Whether the Authorization header has the token, if one is needed."""
+        return self._token is None or self.is_proven(authorization)
+
+    def is_proven(self, authorization: str | None) -> bool:
+        """Whether there is a token, and the Authorization header has it.
+
+        Who has it is no page that was made to call here, by whatever name it calls.
+        """
+        if self._token is None:
+            return False
+        scheme, _, given = (authorization or "").partition(" ")
+        is_right = hmac.compare_digest(given.strip().encode(), self._token.encode())
+        return is_right and scheme.lower() == "bearer"
+
+
+def _without_port(host: str) -> str:
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.rpartition(":")[0] or host
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

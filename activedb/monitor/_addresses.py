@@ -1,0 +1,99 @@
+"""Where monitors listen: one small file for each process, in the folder of the settings."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["Address", "addresses", "tell", "withdraw"]
+
+_LOG = logging.getLogger(__name__)
+_FOLDER = "monitors"
+_BYTES_MAX = 10_000
+
+
+class Address(NamedTuple):
+    """Where the monitor of a process listens; the token is not written anywhere.
+
+    Attributes
+    ----------
+    url : str
+    pid : int
+    started_s : float
+    """
+
+    url: str
+    pid: int
+    started_s: float
+
+
+def tell(folder: Path, address: Address) -> Path | None:
+    """Write an address to its file; None, and a warning, if that cannot be."""
+    path = folder / _FOLDER / f"{address.pid}-{address.url.rpartition(':')[2]}.json"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Whole or not at all: others may be reading. A temporary file is its owner's alone.
+        with tempfile.NamedTemporaryFile(
+            "w", dir=path.parent, suffix=".tmp", delete=False, encoding="utf-8"
+        ) as file:
+            json.dump(address._asdict(), file)
+        os.replace(file.name, path)
+    except OSError as error:
+        _LOG.warning("cannot write where the monitor listens to %s: %s", path, error)
+        return None
+    return path
+
+
+def withdraw(path: Path | None) -> None:
+    """Remove the file of an address."""
+    if path is not None:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def addresses(folder: Path | str) -> list[Address]:
+    """The monitors of the processes that live and use this folder, the newest first.
+
+    Files of processes that have been killed are removed, and those that neither this user nor root
+    has written are passed over.
+    """
+    found = []
+    for path in sorted((Path(folder) / _FOLDER).glob("*.json")):
+        address = _read(path)
+        if address is None:
+            continue
+        if _lives(address.pid):
+            found.append(address)
+        else:
+            withdraw(path)
+    return sorted(found, key=lambda address: address.started_s, reverse=True)
+
+
+def _read(path: Path) -> Address | None:
+    try:
+        with path.open("rb") as file:
+            owner = os.fstat(file.fileno()).st_uid
+            data = json.loads(file.read(_BYTES_MAX))
+        address = Address(str(data["url"]), int(data["pid"]), float(data["started_s"]))
+        # Others may write to the folder, and the token is sent to where a file says.
+        is_trusted = owner in (os.getuid(), 0) and address.url.startswith("http://")
+        return address if is_trusted else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # it is being removed, or somebody else's
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True  # another user's
+    except OverflowError:
+        return False
+    return pid > 0

@@ -1,0 +1,159 @@
+"""Logs that say in which transaction, and in which rule, something was logged."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import traceback
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any, TextIO
+
+from activedb.transactions import Transaction, current_transaction
+
+__all__ = ["JsonFormatter", "TransactionFilter", "json_handler"]
+
+_KEPT = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_CAUSES_MAX = 10
+
+
+class TransactionFilter(logging.Filter):
+    """Adds to each record what is current on the thread that logs it; lets every record pass.
+
+    It belongs to a handler, not to a logger, so that it sees the records of all loggers. With a
+    ``QueueHandler`` it belongs to that one, as the other end has a thread of its own.
+
+    Attributes of a record (each None if there is none; what ``extra=`` has given stays):
+
+    ================== ==========================================================================
+    ``transaction``    id of the innermost transaction
+    ``top``            id of the top-level transaction around it
+    ``path``           its place in the hierarchy, the same whenever the work is tried again
+    ``rule``           name of the rule that runs in it, or in the nearest superior
+    ``coupling``       the mode in which that rule was triggered
+    ``trace_id``       of OpenTelemetry's current span, in hexadecimal digits
+    ``span_id``        the same
+    ================== ==========================================================================
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Add the attributes; O(depth of the transaction)."""
+        t = current_transaction()
+        of_rule = None if t is None else _in_rule(t)
+        trace_id, span_id = _of_span()
+        found = {
+            "transaction": None if t is None else t.id,
+            "top": None if t is None else t.hierarchy.top_id,
+            "path": None if t is None else t.path,
+            "rule": None if of_rule is None else of_rule.rule,
+            "coupling": None if of_rule is None else of_rule.coupling,
+            "trace_id": trace_id,
+            "span_id": span_id,
+        }
+        for name, value in found.items():
+            if getattr(record, name, None) is None:
+                setattr(record, name, value)
+        return True
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per record, in one line.
+
+    It has ``time`` (UTC, ISO 8601), ``level``, ``logger``, ``message``, ``thread``, what
+    `TransactionFilter` has added and is not None, what ``extra=`` has, and of an exception its
+    kind and where it arose under ``error``: a list, from what was raised to its first cause.
+
+    Parameters
+    ----------
+    values : bool
+        Whether the texts of exceptions are written, too. They may quote rows and keys, so by
+        default they are not. A message is written as it is.
+    """
+
+    def __init__(self, *, values: bool = False):
+        super().__init__()
+        self._values = values
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, without its end."""
+        when = datetime.fromtimestamp(record.created, UTC)
+        found: dict[str, Any] = {
+            "time": when.isoformat(timespec="microseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            "thread": record.threadName,
+        }
+        for name, value in vars(record).items():
+            if name not in _KEPT and name not in found and value is not None:
+                found[name] = value
+        if record.exc_info and record.exc_info[1] is not None:
+            found["error"] = list(self._told(record.exc_info[1]))
+        return _as_json(found)
+
+    def _told(self, error: BaseException) -> Iterator[dict[str, Any]]:
+        one: BaseException | None = error
+        for _ in range(_CAUSES_MAX):
+            if one is None:
+                return
+            frames = traceback.extract_tb(one.__traceback__)
+            told: dict[str, Any] = {"kind": type(one).__name__}
+            if self._values:
+                told["text"] = str(one)
+            told["at"] = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
+            yield told
+            one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
+
+
+def json_handler(stream: TextIO | None = None, *, values: bool = False) -> logging.Handler:
+    """A handler that writes records as JSON: ``logging.getLogger().addHandler(json_handler())``.
+
+    Parameters
+    ----------
+    stream : file, optional
+        Standard error by default.
+    values : bool
+        As of `JsonFormatter`.
+    """
+    handler = logging.StreamHandler(sys.stderr if stream is None else stream)
+    handler.addFilter(TransactionFilter())
+    handler.setFormatter(JsonFormatter(values=values))
+    return handler
+
+
+def _as_json(found: dict[str, Any]) -> str:
+    """JSON of whatever an ``extra=`` may have: what JSON cannot hold is shown as its repr."""
+    try:
+        return json.dumps(found, ensure_ascii=False, allow_nan=False, default=repr)
+    except (TypeError, ValueError, RecursionError):  # a key, a number, or a value inside itself
+        texts = {name: _held(value) for name, value in found.items()}
+        return json.dumps(texts, ensure_ascii=False)
+
+
+def _held(value: Any) -> Any:
+    """The value, if JSON can hold all of it; else its repr."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return repr(value)
+    return value
+
+
+def _in_rule(t: Transaction) -> Transaction | None:
+    """The nearest of `t` and its superiors in which a rule runs."""
+    node: Transaction | None = t
+    while node is not None and node.rule is None:
+        node = node.parent
+    return node
+
+
+def _of_span() -> tuple[str | None, str | None]:
+    """Ids of trace and span, if the program uses OpenTelemetry."""
+    trace = sys.modules.get("opentelemetry.trace")
+    if trace is None:
+        return None, None
+    found = trace.get_current_span().get_span_context()
+    if not found.is_valid:
+        return None, None
+    return trace.format_trace_id(found.trace_id), trace.format_span_id(found.span_id)

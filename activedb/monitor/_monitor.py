@@ -1,0 +1,331 @@
+"""What a process does, kept and told."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import threading
+import time
+from dataclasses import asdict
+from itertools import islice
+from typing import Any
+
+from activedb.config import mask_url
+from activedb.errors import ConfigurationError, NotRecorded
+from activedb.events import encode
+from activedb.metrics import Histogram
+from activedb.monitor._deadlocks import replay, summary
+from activedb.monitor._life import Life
+from activedb.monitor._showing import Showing
+from activedb.monitor._stories import node, short, story
+from activedb.monitor._streams import Totals, stream_rows
+from activedb.monitor._subject import Subject
+from activedb.monitor._watch import EVENTS, RECENT, Raised, Watch
+from lockmgr import EdgeKind, Glance
+
+__all__ = ["Monitor"]
+
+_SHOWN_MAX = 500
+_LOOK_EVERY_S = 0.2
+_LETTERS_MAX = 50
+_PENDING_MAX = 500
+_BATCHES_MAX = 500
+_DRAWN_MAX = 60
+_ON_CHARS_MAX = 200
+
+
+class Monitor:
+    """Keeps what a page needs of one database object, within a bound; a `Source`.
+
+    What is told is copied out of the engine under its latches, at most 500 of each thing, and put
+    into words after they are released. The lock table is looked at five times a second at most,
+    however many ask.
+
+    Latch order: ``_looking``, then the lock manager's or that of the watch, one of them at a time.
+
+    Parameters
+    ----------
+    db : Database
+        It is watched from now on; transactions that live already are not known.
+
+    Attributes
+    ----------
+    watch : Watch
+    """
+
+    def __init__(self, db: Subject):
+        self._db = db
+        settings = db.settings
+        self._showing = Showing(settings.monitor_values)
+        self.watch = Watch(self._showing)
+        self._started_s = time.time()
+        self._version = importlib.metadata.version("activedb")
+        self._totals = Totals()
+        self._looking = threading.Lock()
+        self._glance: Glance | None = None
+        self._glanced_s = 0.0
+        db._forest.observe(self.watch)
+        db._triggering.listen(self.watch)
+
+    def close(self) -> None:
+        """Watch no longer; what is kept can still be asked for."""
+        self._db._forest.unobserve(self.watch)
+        self._db._triggering.unlisten(self.watch)
+        self._totals.close()
+
+    # -- the source ------------------------------------------------------------------------
+
+    def state(self, since: int = 0) -> dict[str, Any]:
+        """See `Source`. O(live transactions + rules), and what is told."""
+        db, watch = self._db, self.watch
+        glance, runs = self._look(), db._stream_runs
+        with watch.latch:
+            live = list(watch.lives.live.values())
+            news = watch.rings.since(since)
+            deadlocks, aborted = watch.deadlocks.all(), list(watch.aborted)
+            unknown = watch.lives.unknown
+        now_s = time.time()
+        counters = db.counters()
+        return {
+            "process": {
+                "pid": os.getpid(),
+                "host": platform.node(),
+                "version": self._version,
+                "url": self._place(),
+                "started_s": self._started_s,
+                "now_s": now_s,
+                "writable": db.settings.monitor_writable,
+                "values": db.settings.monitor_values,
+            },
+            "counters": counters,
+            "latency_s": {
+                "transaction": _quantiles(watch.transactions),
+                "rule": _quantiles(db._triggering.figures.latencies()),
+                "commit": _quantiles(watch.commits),
+            },
+            "forest": {**self._forest(live, glance), "unknown": unknown},
+            "locks": self._locks(glance),
+            "deadlocks": [summary(found, self._showing) for found in deadlocks],
+            "aborted": [{**short(life), "why": life.why} for life in aborted],
+            "rules": self._rules(),
+            "streams": stream_rows(
+                db._streams, runs, self._totals.of({} if db._closed else runs), now_s
+            ),
+            "recent": [
+                short(life, seq) for seq, life in news.entries[RECENT] if isinstance(life, Life)
+            ],
+            "events": [
+                _event(raised, seq)
+                for seq, raised in news.entries[EVENTS]
+                if isinstance(raised, Raised)
+            ],
+            "last_seq": news.last,
+            "skipped": news.skipped,
+        }
+
+    def transaction(self, id: int) -> dict[str, Any] | None:
+        """See `Source`. O(its steps and children)."""
+        watch = self.watch
+        with watch.latch:
+            life = watch.lives.get(id)
+            if life is None:
+                return None
+            steps = life.steps()
+            found = (watch.lives.get(child) for child in life.children or ())
+            children = [child for child in found if child is not None]
+        return story(life, steps, children, self._showing)
+
+    def deadlock(self, n: int) -> dict[str, Any] | None:
+        """See `Source`. O(its waits)."""
+        with self.watch.latch:
+            found = self.watch.deadlocks.get(n)
+        return None if found is None else replay(found, self._showing)
+
+    def batches(self, workflow: str | None = None, id: str | None = None) -> dict[str, Any]:
+        """See `Source`. O(rows that are recorded)."""
+        self._check_open()
+        names = self._db.recorded_workflows()
+        found: dict[str, Any] = {
+            "workflows": names,
+            "workflow": None,
+            "batches": [],
+            "total": 0,
+            "svg": None,
+            "trace": None,
+        }
+        if workflow is None and len(names) != 1:
+            return found
+        history = self._db.batch_history(workflow or names[0])
+        batches = [batch.record() for batch in history.batches()]
+        found |= {
+            "workflow": history.name,
+            "batches": batches[-_BATCHES_MAX:],
+            "total": len(batches),
+        }
+        if id is not None:
+            try:
+                found["trace"] = {"workflow": history.name, **history.trace(id).record()}
+            except NotRecorded as error:
+                raise ConfigurationError(f"{error}; look at the list of batches") from error
+        if id is not None or len(batches) <= _DRAWN_MAX:
+            found["svg"] = history.draw_svg(id)
+        return found
+
+    def letters(self) -> dict[str, Any]:
+        """See `Source`. O(letters)."""
+        self._check_open()
+        letters = self._db.dead_letters()
+        counts: dict[str, int] = {}
+        for letter in letters:
+            counts[letter.kind] = counts.get(letter.kind, 0) + 1
+        shown = [asdict(letter) for letter in letters[-_LETTERS_MAX:]]
+        if not self._showing.values:
+            for letter in shown:
+                letter["payload"], letter["reason"] = "«…»", "«…»"
+        return {"counts": counts, "total": len(letters), "letters": shown}
+
+    def pending(self) -> dict[str, Any]:
+        """See `Source`. O(firings)."""
+        self._check_open()
+        firings = self._db.pending_firings()
+        shown = [
+            {
+                "firing": each.firing,
+                "rule": each.rule,
+                "run": each.run,
+                "occurrence": encode(each.occurrence) if self._showing.values else "«…»",
+            }
+            for each in firings[:_PENDING_MAX]
+        ]
+        return {"total": len(firings), "pending": shown}
+
+    def switch(self, rule: str, enabled: bool) -> None:
+        """See `Source`; it is done by a transaction of its own."""
+        if not self._db.settings.monitor_writable:
+            raise ConfigurationError(
+                "rules cannot be switched from here: set monitor_writable, and monitor_token"
+            )
+        self._db._rules.switch(rule, enabled=enabled)
+
+    def _check_open(self) -> None:
+        """Ask the server nothing any more: a statement would open a connection nobody closes."""
+        if self._db._closed:
+            raise ConfigurationError("the database is closed; open it again to ask what it has")
+
+    # -- parts of the state ----------------------------------------------------------------
+
+    def _look(self) -> Glance:
+        """The lock table as it was a moment ago."""
+        with self._looking:
+            now_s = time.monotonic()
+            if self._glance is None or now_s - self._glanced_s >= _LOOK_EVERY_S:
+                self._glance = self._db._forest.locks.glance(_SHOWN_MAX)
+                self._glanced_s = now_s
+            return self._glance
+
+    def _place(self) -> str:
+        settings = self._db.settings
+        if settings.url is None:
+            return f"the embedded server in {settings.folder}"
+        return mask_url(settings.url)
+
+    def _forest(self, live: list[Life], glance: Glance) -> dict[str, Any]:
+        """Whole hierarchies, the oldest first, up to a bound; of a large one the first part."""
+        waits: dict[int, list[int]] = {}
+        for edge in glance.edges:
+            if edge.kind is not EdgeKind.COMMIT:
+                waits.setdefault(edge.waiter, []).append(edge.waited_for)
+        by_top: dict[int, list[Life]] = {}
+        for life in live:
+            by_top.setdefault(life.top, []).append(life)
+        shown: list[Life] = []
+        for members in by_top.values():
+            if shown and len(shown) + len(members) > _SHOWN_MAX:
+                break
+            shown += islice(members, _SHOWN_MAX)
+        return {
+            "total": len(live),
+            "shown": [node(life, waits.get(life.id, [])) for life in shown],
+        }
+
+    def _locks(self, glance: Glance) -> dict[str, Any]:
+        showing = self._showing
+        return {
+            "total": glance.locks_total,
+            "waits_total": glance.waits_total,
+            "shown": [
+                {
+                    "id": lock.tid,
+                    "resource": showing.resource(lock.resource),
+                    "mode": lock.mode.name,
+                    "held": lock.is_held,
+                }
+                for lock in glance.locks
+            ],
+            "queue": [
+                {
+                    "id": request.tid,
+                    "resource": showing.resource(request.resource),
+                    "mode": request.mode.name,
+                    "upgrade": request.upgrade,
+                }
+                for request in glance.queue
+            ],
+            "edges": [
+                {
+                    "waiter": edge.waiter,
+                    "blocker": edge.waited_for,
+                    "kind": str(edge.kind),
+                    "resource": None if edge.resource is None else showing.resource(edge.resource),
+                }
+                for edge in glance.edges
+            ],
+        }
+
+    def _rules(self) -> list[dict[str, Any]]:
+        figures = self._db._triggering.figures.of_rules()
+        rows = []
+        for entry in self._db._catalog.entries():
+            figure = figures.get(entry.name)
+            latencies = None if figure is None else figure.latencies
+            rows.append(
+                {
+                    "name": entry.name,
+                    "on": repr(entry.on)[:_ON_CHARS_MAX],
+                    "coupling": str(entry.coupling),
+                    "condition_action": str(entry.condition_action),
+                    "priority": entry.priority,
+                    "enabled": entry.enabled,
+                    "quarantined": entry.quarantine is not None,
+                    "matched": 0 if figure is None else figure.matched,
+                    "fired": 0 if figure is None else figure.fired,
+                    "aborted": 0 if figure is None else figure.aborted + figure.failed,
+                    "conditions_false": 0 if figure is None else figure.conditions_false,
+                    "p50_s": 0.0 if latencies is None else latencies.quantile(0.5),
+                    "p99_s": 0.0 if latencies is None else latencies.quantile(0.99),
+                    "partials": entry.partials,
+                    "last_fired_s": (figure.last_fired_s or None) if figure else None,
+                }
+            )
+        return rows
+
+
+def _quantiles(histogram: Histogram) -> dict[str, float]:
+    return {
+        "p50": histogram.quantile(0.5),
+        "p99": histogram.quantile(0.99),
+        "count": histogram.count,
+    }
+
+
+def _event(raised: Raised, seq: int) -> dict[str, Any]:
+    return {
+        "seq": seq,
+        "at_s": raised.at_s,
+        "name": raised.name,
+        "kind": raised.kind,
+        "what": raised.what,
+        "transaction": raised.transaction,
+        "params": dict(raised.params),
+    }

@@ -1,0 +1,151 @@
+"""Which path tells what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any, TypeAlias
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from activedb.errors import ConfigurationError, DefinitionError
+from activedb.monitor._source import Source
+
+__all__ = ["Answer", "Metrics", "Refused", "answer"]
+
+_DIGITS_MAX = 18
+
+Metrics: TypeAlias = Callable[[str], tuple[bytes, str]]
+"""Tells, for an ``Accept`` header, the text for Prometheus and its content type."""
+
+
+class Refused(Exception):
+    """A request that is not answered; `message` says what is wrong and what to do."""
+
+    def __init__(self, status: HTTPStatus, message: str, headers: Mapping[str, str] | None = None):
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.headers = headers or {}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is sent: a mapping as JSON, a text with its content type as it is."""
+
+    content: Mapping[str, Any] | tuple[bytes, str]
+    status: HTTPStatus = HTTPStatus.OK
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def answer(
+    source: Source,
+    target: str,
+    *,
+    is_post: bool,
+    accept: str = "",
+    metrics: Metrics | None = None,
+) -> Answer:
+    """Answer a request that may be made.
+
+    Parameters
+    ----------
+    target : str
+        Path and query, as they were sent.
+    accept : str
+        The header ``Accept``.
+    metrics : callable, optional
+        Tells what ``/metrics`` is answered with.
+
+    Raises
+    ------
+    Refused
+        If there is no such path, a parameter has no meaning, or it cannot be done.
+    """
+    try:
+        parts = urlsplit(target)
+        query = parse_qs(parts.query, max_num_fields=20)
+    except ValueError as error:
+        raise Refused(HTTPStatus.BAD_REQUEST, f"the path cannot be read: {error}") from None
+    words = [unquote(word) for word in parts.path.split("/")[1:]]
+    try:
+        return _post(source, words) if is_post else _get(source, words, query, accept, metrics)
+    except DefinitionError as error:
+        raise Refused(HTTPStatus.NOT_FOUND, str(error)) from error
+    except ConfigurationError as error:
+        raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from error
+
+
+def _get(
+    source: Source,
+    words: list[str],
+    query: Mapping[str, list[str]],
+    accept: str,
+    metrics: Metrics | None,
+) -> Answer:
+    match words:
+        case ["healthz"]:
+            return Answer({"status": "ok"})
+        case ["metrics"] if metrics is not None:
+            return Answer(metrics(accept))
+        case ["metrics"]:
+            raise Refused(
+                HTTPStatus.NOT_FOUND,
+                "metrics need prometheus-client, which is not installed where the monitor runs: "
+                "pip install 'activedb[otel]'",
+            )
+        case ["api", "state"]:
+            since = _one(query, "since")
+            return Answer(source.state(0 if since is None else _number("since", since)))
+        case ["api", "transactions", id]:
+            return _found(source.transaction(_number("the transaction's id", id)), "transaction")
+        case ["api", "deadlocks", n]:
+            return _found(source.deadlock(_number("the deadlock's number", n)), "deadlock")
+        case ["api", "batches"]:
+            return Answer(source.batches(_one(query, "workflow"), _one(query, "id")))
+        case ["api", "letters"]:
+            return Answer(source.letters())
+        case ["api", "pending"]:
+            return Answer(source.pending())
+        case ["api", "rules", _, "enable" | "disable"]:
+            raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, "use POST", {"Allow": "POST"})
+    raise _nothing_there()
+
+
+def _post(source: Source, words: list[str]) -> Answer:
+    match words:
+        case ["api", "rules", rule, "enable" | "disable" as verb]:
+            try:
+                source.switch(rule, verb == "enable")
+            except DefinitionError:
+                raise
+            except ConfigurationError as error:
+                raise Refused(HTTPStatus.FORBIDDEN, str(error)) from error
+            return Answer({"rule": rule, "enabled": verb == "enable"})
+    raise _nothing_there()
+
+
+def _nothing_there() -> Refused:
+    return Refused(
+        HTTPStatus.NOT_FOUND,
+        "there is nothing at this path; docs/monitoring.md lists those that there are",
+    )
+
+
+def _found(told: dict[str, Any] | None, what: str) -> Answer:
+    if told is None:
+        raise Refused(HTTPStatus.NOT_FOUND, f"nothing is kept of such a {what}, or not any more")
+    return Answer(told)
+
+
+def _one(query: Mapping[str, list[str]], name: str) -> str | None:
+    values = query.get(name)
+    if values is not None and len(values) > 1:
+        raise Refused(HTTPStatus.BAD_REQUEST, f"{name} is given {len(values)} times; give one")
+    return None if values is None else values[0]
+
+
+def _number(what: str, text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > _DIGITS_MAX:
+        raise Refused(HTTPStatus.BAD_REQUEST, f"{what} is a number, not {text[:40]!r}")
+    return int(text)

@@ -1,0 +1,105 @@
+"""What a state tells of streams, without making anybody wait for the database."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from activedb.streams import Stream
+
+__all__ = ["Totals", "stream_rows"]
+
+_LOG = logging.getLogger(__name__)
+_EVERY_S = 2.0
+_FIRST_LOOK_S = 1.0
+_LAST_LOOK_S = 5.0
+
+
+class Totals:
+    """Events, late and dead ones of each stream since it began, as the ledger has them.
+
+    They are read on a thread of their own, at most every two seconds and only while somebody
+    looks, as the database may let it wait; meanwhile the last ones are told.
+
+    Latch: ``_latch``; nothing is taken under it.
+    """
+
+    def __init__(self) -> None:
+        self._latch = threading.Lock()
+        self._known: dict[str, dict[str, int]] = {}
+        self._read_at_s = -_EVERY_S
+        self._is_reading = False
+        self._thread: threading.Thread | None = None
+
+    def close(self) -> None:
+        """Wait for the database, if it is being read."""
+        with self._latch:
+            thread = self._thread
+        if thread is not None:
+            thread.join(_LAST_LOOK_S)
+
+    def of(self, runs: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+        """By stream. The first look waits a second for the database at most."""
+        with self._latch:
+            is_due = time.monotonic() - self._read_at_s >= _EVERY_S and not self._is_reading
+            is_due = is_due and bool(runs)
+            self._is_reading |= is_due
+            is_first = runs.keys() > self._known.keys()
+        if is_due:
+            thread = threading.Thread(
+                target=self._read, args=(dict(runs),), name="activedb-totals", daemon=True
+            )
+            with self._latch:  # who closes finds one that has begun
+                self._thread = thread
+                thread.start()
+            if is_first:
+                thread.join(_FIRST_LOOK_S)
+        with self._latch:
+            return dict(self._known)
+
+    def _read(self, runs: Mapping[str, Any]) -> None:
+        found: dict[str, dict[str, int]] = {}
+        try:
+            for name, run in runs.items():
+                found[name] = run.totals()
+        except Exception:
+            # The server may be away, or the database be closed; the last ones are told then.
+            _LOG.debug("cannot read the totals of streams", exc_info=True)
+        finally:
+            with self._latch:
+                self._known.update(found)
+                self._read_at_s = time.monotonic()
+                self._is_reading = False
+
+
+def stream_rows(
+    streams: Mapping[str, Stream],
+    runs: Mapping[str, Any],
+    totals: Mapping[str, Mapping[str, int]],
+    now_s: float,
+) -> list[dict[str, Any]]:
+    """What a state tells of each stream; O(streams)."""
+    rows = []
+    for name in list(streams):
+        run, total = runs.get(name), totals.get(name, {})
+        # Read beside the thread that feeds it: an entry of the ledger does not change.
+        last = None if run is None else run.last
+        punctuation_s = None
+        if last is not None and last.punctuation_us is not None:
+            punctuation_s = last.punctuation_us / 1e6
+        rows.append(
+            {
+                "name": name,
+                "events": total.get("events", 0),
+                "late": total.get("late", 0),
+                "dead": total.get("dead", 0),
+                "waiting": 0 if run is None else run.waiting,
+                "batches": 0 if last is None else last.batch_id + 1,
+                "punctuation_s": punctuation_s,
+                "behind_s": None if punctuation_s is None else max(0.0, now_s - punctuation_s),
+            }
+        )
+    return rows

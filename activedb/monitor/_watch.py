@@ -1,0 +1,339 @@
+"""Takes note of what transactions and rules do, as it happens."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from activedb.events import Occurrence
+from activedb.metrics import Histogram
+from activedb.monitor._deadlocks import Deadlocks
+from activedb.monitor._life import Life, Raw
+from activedb.monitor._lives import Lives
+from activedb.monitor._reasons import reason
+from activedb.monitor._rings import Rings
+from activedb.monitor._showing import Params, Showing
+from activedb.store import Key
+from activedb.transactions import Link, Observer, State, Transaction
+from lockmgr import DeadlockReport, Edge, Mode, Resource
+
+__all__ = ["EVENTS", "RECENT", "Raised", "Watch"]
+
+_LOG = logging.getLogger(__name__)
+
+RECENT, EVENTS = 0, 1
+"""The rings: transactions that have ended, events that were raised."""
+_RECENT_MAX, _EVENTS_MAX = 500, 200
+_ABORTED_MAX = 50
+_SPAWNERS_MAX = 10_000
+_CALLED_CHARS_MAX = 100
+_FIRING_CHARS_MAX = 200
+
+_MATCH = "composite"
+_KINDS = {
+    "insert": "row",
+    "update": "row",
+    "delete": "row",
+    "clock": "clock",
+    "late": "stream",
+    _MATCH: _MATCH,
+}
+
+
+class Raised(NamedTuple):
+    """An event that was raised, or a match of a rule's pattern.
+
+    Attributes
+    ----------
+    at_s : float
+        When that was noticed, in seconds since 1970.
+    name, kind, what : str
+        The kind is row, signal, stream, clock or composite; `what` says it exactly: insert, call.
+    transaction : int
+    params : tuple of (str, str)
+    """
+
+    at_s: float
+    name: str
+    kind: str
+    what: str
+    transaction: int
+    params: Params
+
+
+class Watch(Observer):
+    """Hears of every step of transactions and rules, and keeps the last of them.
+
+    Latch: ``latch`` guards all that is kept. It is taken last, for O(1), and nothing is taken
+    under it.
+
+    Attributes
+    ----------
+    latch : threading.Lock
+    lives : Lives
+    rings : Rings
+        Of `Life` (`RECENT`) and `Raised` (`EVENTS`).
+    aborted : deque of Life
+        The last ones.
+    deadlocks : Deadlocks
+    transactions, commits : Histogram
+        Of top-level transactions that have committed: from begin to end, and from the end of
+        their work to the end.
+    """
+
+    hears_all = False
+
+    def __init__(self, showing: Showing):
+        self.latch = threading.Lock()
+        self.lives = Lives()
+        self.rings: Rings[Life | Raised] = Rings(_RECENT_MAX, _EVENTS_MAX)
+        self.aborted: deque[Life] = deque(maxlen=_ABORTED_MAX)
+        self.deadlocks = Deadlocks()
+        self.transactions = Histogram()
+        self.commits = Histogram()
+        self._here = threading.local()
+        self._showing = showing
+        # Who has triggered a firing, by its name; of the last ones.
+        self._spawners: OrderedDict[str, int] = OrderedDict()
+        self._has_failed = False
+
+    # -- transactions ----------------------------------------------------------------------
+
+    def began(self, t: Transaction) -> None:
+        """A transaction has begun."""
+        now_s = time.time()
+        parent, hierarchy = t.parent, t.hierarchy
+        try:
+            thread = self._here.thread
+        except AttributeError:
+            thread = self._here.thread = threading.current_thread().name
+        rule = t.rule
+        coupling = None if rule is None else t.coupling
+        lives = self.lives
+        with self.latch:
+            above = None if parent is None else lives.live.get(parent.id)
+            if above is None and parent is not None:
+                lives.unknown += 1
+                return
+            life = Life(t.id, above, t.label, now_s, thread)
+            if rule is not None:
+                life.rule, life.coupling = rule, coupling
+            if not lives.begin(life):
+                return
+            if above is None:
+                run, causes = hierarchy.run, hierarchy.causes
+                life.tries = run.tries
+                if run.called:
+                    life.called = run.called.rpartition("<locals>.")[2][-_CALLED_CHARS_MAX:]
+                spawner = self._spawners.get(run.name)
+                if spawner is not None and spawner not in causes:
+                    causes = (*causes, spawner)
+                if causes:
+                    life.causes = causes
+            else:
+                above.begins(life)
+                what = "child" if life.tries == 1 else "retried"
+                lives.add(above, (now_s, what, life.label, None, None, life.id, None))
+            lives.add(life, (now_s, "began", thread, None, None, None, None))
+
+    def spawned(self, t: Transaction, firing: str, coupling: str) -> None:
+        """A transaction has triggered a rule that is to run in top-level ones of its own."""
+        with self.latch:
+            self._spawners[firing] = t.id
+            if len(self._spawners) > _SPAWNERS_MAX:
+                self._spawners.popitem(last=False)
+        self._note(t, "spawned", firing[-_FIRING_CHARS_MAX:], mode=str(coupling))
+
+    def waits(self, t: Transaction, edges: tuple[Edge, ...]) -> None:
+        """A transaction is about to sleep."""
+        now_s = time.time()
+        with self.latch:
+            life = self.lives.live.get(t.id)
+            if life is None:
+                return
+            edge = edges[0] if edges else None
+            if edge is not None and edge.resource is not None:
+                life.wait = (edge.resource, now_s)
+            self.lives.add(life, _waited(now_s, edge))
+
+    def granted(self, t: Transaction, resource: Resource, mode: Mode) -> None:
+        """A transaction has got a lock."""
+        now_s = time.time()
+        with self.latch:
+            life = self.lives.live.get(t.id)
+            if life is None:
+                return
+            what, lasted = "lock", ""
+            wait = life.wait
+            if wait is not None:
+                life.wait = None
+                if resource[: len(wait[0])] == wait[0]:  # or what encloses it was waited for
+                    what, lasted = "granted", _lasted(now_s - wait[1])
+            self.lives.add(life, (now_s, what, lasted, resource, mode.name, None, None))
+
+    def wrote(self, t: Transaction, kind: str, table: str, key: Key) -> None:
+        """A transaction has made a version of a row."""
+        self._note(t, "wrote", kind, resource=(table, key))
+
+    def deadlocked(self, t: Transaction, cycle: DeadlockReport | tuple[Link, ...]) -> None:
+        """A transaction has to give way in a deadlock."""
+        now_s = time.time()
+        with self.latch:
+            found = self.deadlocks.add(now_s, t.id, cycle, self.lives.get)
+            life = self.lives.live.get(t.id)
+            if life is not None:
+                if life.wait is None and isinstance(cycle, DeadlockReport):
+                    edge = cycle.cycle[0]
+                    if edge.waiter == t.id:  # its request closed the cycle, so it never slept
+                        self.lives.add(life, _waited(now_s, edge))
+                life.deadlock = found.n
+                life.wait = None
+                self.lives.add(life, (now_s, "deadlock", str(found.n), None, None, None, None))
+
+    def committing(self, t: Transaction) -> None:
+        """A transaction has done its work; of subtransactions that is no news."""
+        if t.parent is not None:
+            return
+        now_s = time.time()
+        with self.latch:
+            life = self.lives.live.get(t.id)
+            if life is not None:
+                life.state, life.committing_s = "committing", now_s
+                life.wait = None
+                self.lives.add(life, (now_s, "committing", "", None, None, None, None))
+
+    def failing(self, t: Transaction, error: BaseException | None) -> None:
+        """A transaction is going to abort."""
+        self._fails(t, error)
+
+    def ended(self, t: Transaction) -> None:
+        """A transaction has ended."""
+        is_committed = t.state is State.COMMITTED
+        if not is_committed:
+            self._fails(t, t._doom)
+        now_s = time.time()
+        state = "committed" if is_committed else "aborted"
+        parent = t.parent
+        with self.latch:
+            life = self.lives.live.get(t.id)
+            if life is None:
+                return
+            life.state, life.ended_s = state, now_s
+            self.lives.add(life, (now_s, state, "", None, None, None, None))
+            self.lives.end(life)
+            self.rings.add(RECENT, life)
+            if not is_committed:
+                self.aborted.append(life)
+            above = None if parent is None else self.lives.live.get(parent.id)
+            if above is not None:
+                if not is_committed:
+                    above.has_failed(life)
+                self.lives.add(above, (now_s, "child ended", state, None, None, t.id, None))
+
+        if parent is None and is_committed:
+            # The clock may have been set back.
+            self.transactions.record(max(0.0, now_s - life.began_s))
+            self.commits.record(max(0.0, now_s - (life.committing_s or now_s)))
+
+    def _fails(self, t: Transaction, error: BaseException | None) -> None:
+        """Take note why a transaction aborts, unless that is known."""
+        life = self.lives.live.get(t.id)
+        if life is None or life.why is not None:
+            return
+        why = reason(t, error, life.deadlock, lambda other: self._is_below(other, life))
+        shown = None if error is None else self._showing.error(error)
+        with self.latch:
+            life.why, life.error = why, shown
+            self.lives.add(life, (time.time(), "failed", why, None, None, None, None))
+
+    def _is_below(self, number: int, life: Life) -> bool:
+        """Whether what is kept of a transaction says that it is an inferior; O(depth)."""
+        found = self.lives.get(number)
+        while found is not None:
+            found = found.above
+            if found is life:
+                return True
+        return False
+
+    # -- events and rules ------------------------------------------------------------------
+
+    def raised(self, t: Transaction, o: Occurrence) -> None:
+        """An event was raised."""
+        try:
+            what = o.key[0]
+            kind = _KINDS.get(what)
+            if kind is None:
+                kind = "stream" if t.hierarchy.run.is_batch else "signal"
+            now_s = time.time()
+            event = Raised(now_s, o.name, kind, what, t.id, self._showing.params(o.params))
+            with self.latch:
+                self.rings.add(EVENTS, event)
+                life = self.lives.live.get(t.id)
+                if life is not None:
+                    self.lives.add(life, (now_s, "event", o.name, None, what, None, None))
+        except Exception as error:
+            self._failed(error)
+
+    def triggered(self, t: Transaction, items: Sequence[Any]) -> None:
+        """An event has triggered rules."""
+        try:
+            for item in items:
+                rule, o = item.rule, item.occurrence
+                if o.parts:
+                    params = self._showing.params(o.params)
+                    match = Raised(time.time(), rule.name, _MATCH, _MATCH, t.id, params)
+                    with self.latch:
+                        self.rings.add(EVENTS, match)
+                self._note(t, "triggered", rule.name, mode=str(rule.coupling))
+        except Exception as error:
+            self._failed(error)
+
+    def starts(self, s: Transaction, item: Any) -> None:
+        """A rule is about to run."""
+
+    def ran(
+        self, s: Transaction, item: Any, outcome: str, seconds: float, error: BaseException | None
+    ) -> None:
+        """A rule has run."""
+        try:
+            if outcome != "failed":
+                self._note(s, "ran", item.rule.name, mode=outcome)
+        except Exception as failure:
+            self._failed(failure)
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _note(
+        self,
+        t: Transaction,
+        what: str,
+        about: str = "",
+        resource: Resource | None = None,
+        mode: str | None = None,
+    ) -> None:
+        now_s = time.time()
+        with self.latch:
+            life = self.lives.live.get(t.id)
+            if life is not None:
+                self.lives.add(life, (now_s, what, about, resource, mode, None, None))
+
+    def _failed(self, error: Exception) -> None:
+        """What watches must not fail the work that it watches."""
+        if not self._has_failed:
+            self._has_failed = True
+            _LOG.error("the monitor has failed, and may again", exc_info=error)
+
+
+def _waited(at_s: float, edge: Edge | None) -> Raw:
+    if edge is None:  # somebody let it go on before it had been seen
+        return (at_s, "waited", "", None, None, None, None)
+    mode = None if edge.mode is None else edge.mode.name
+    return (at_s, "waited", "", edge.resource, mode, edge.waited_for, edge)
+
+
+def _lasted(seconds: float) -> str:
+    return f"{seconds:.3f} s" if seconds >= 0.001 else f"{seconds * 1e6:.0f} µs"

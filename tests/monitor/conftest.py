@@ -1,0 +1,66 @@
+"""Databases that are watched, and what their monitors tell."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import Column, Integer, Table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import activedb as adb
+    from activedb.monitor import Monitor
+    from tests.databases import Place
+
+
+class Watched:
+    """A database with accounts 1 to 3, and its monitor."""
+
+    def __init__(self, where: Place, folder: Path, **settings: Any):
+        self.db: adb.Database = where.open(monitor="on", folder=folder, **settings)
+        assert self.db.monitor is not None
+        self.monitor: Monitor = self.db.monitor
+        self.accounts = Table(
+            "accounts",
+            self.db.metadata,
+            Column("id", Integer, primary_key=True),
+            Column("balance", Integer, nullable=False),
+        )
+        self.db.create_all()
+        self.db.run(self._fill)
+        self.since = self.monitor.state()["last_seq"]
+
+    def _fill(self, t: adb.Transaction) -> None:
+        for key in (1, 2, 3):
+            t.insert(self.accounts, {"id": key, "balance": 10})
+
+    def state(self) -> dict[str, Any]:
+        """The state, with what is new since the accounts were made."""
+        return self.monitor.state(self.since)
+
+    def story(self, id: int) -> dict[str, Any]:
+        """A story that is kept."""
+        story = self.monitor.transaction(id)
+        assert story is not None
+        return story
+
+    def steps(self, id: int) -> list[str]:
+        """The words of a story's steps."""
+        return [step["what"] for step in self.story(id)["steps"]]
+
+
+@pytest.fixture
+def watched(where: Place, tmp_path: Path) -> Watched:
+    """In memory and on Postgres; values are shown."""
+    return Watched(where, tmp_path, monitor_values=True)
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Any:
+    """Makes watched databases in memory, with settings of one's own."""
+    from tests.databases import place
+
+    with place(None) as where:
+        yield lambda **settings: Watched(where, tmp_path, **settings)

@@ -1,0 +1,120 @@
+"""What is kept of transactions stays within its bounds, whatever they do."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from activedb.monitor import _life
+from activedb.monitor._life import Life, Raw, Step
+from activedb.monitor._lives import Lives
+
+LIVE_MAX, COMMITTED_MAX, ABORTED_MAX, STEPS_MAX = 4, 3, 2, 12
+
+
+def lock(at_s: float) -> Raw:
+    return (at_s, "lock", "", ("r",), "X", None, None)
+
+
+class KeepingLives(RuleBasedStateMachine):
+    """Lives against a list of all that have begun and ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lives = Lives(LIVE_MAX, COMMITTED_MAX, ABORTED_MAX, STEPS_MAX)
+        self.begun = 0
+        self.refused = 0
+        self.live: list[Life] = []
+        self.ended: dict[str, list[Life]] = {"committed": [], "aborted": []}
+
+    @rule()
+    def begin(self) -> None:
+        self.begun += 1
+        life = Life(self.begun, None, "x", 0.0, "main")
+        had_room = self.lives.begin(life)
+        assert had_room == (len(self.live) < LIVE_MAX)
+        if had_room:
+            self.live.append(life)
+        else:
+            self.refused += 1
+
+    @precondition(lambda self: self.live)
+    @rule(which=st.integers(0, 100), steps=st.integers(1, 9))
+    def step(self, which: int, steps: int) -> None:
+        life = self.live[which % len(self.live)]
+        for _ in range(steps):
+            self.lives.add(life, lock(0.0))
+
+    @precondition(lambda self: self.live)
+    @rule(which=st.integers(0, 100), state=st.sampled_from(["committed", "aborted"]))
+    def end(self, which: int, state: str) -> None:
+        life = self.live.pop(which % len(self.live))
+        life.state = state
+        self.lives.end(life)
+        self.ended[state].append(life)
+
+    @invariant()
+    def bounds_hold(self) -> None:
+        assert len(self.lives.live) <= LIVE_MAX
+        steps = sum(life.kept for life in self.live)
+        for state, places, most in (
+            ("committed", self.lives._committed, COMMITTED_MAX),
+            ("aborted", self.lives._aborted, ABORTED_MAX),
+        ):
+            kept, ended = list(places.values()), self.ended[state]
+            assert kept == ended[len(ended) - len(kept) :]  # the newest
+            assert len(kept) <= most
+            assert not any(life.kept for life in ended[: len(ended) - len(kept)])
+            steps += sum(life.kept for life in kept)
+        assert steps == self.lives._steps <= STEPS_MAX
+        assert self.lives.unknown == self.refused
+
+    @invariant()
+    def who_lives_is_found(self) -> None:
+        assert all(self.lives.get(life.id) is life for life in self.live)
+
+
+TestLives = KeepingLives.TestCase
+TestLives.settings = settings(max_examples=40, stateful_step_count=40)
+
+
+def test_steps_of_a_long_transaction_keep_both_ends_and_count_the_middle() -> None:
+    life = Life(1, None, "x", 0.0, "main")
+    ends = _life._ENDS_MAX
+    kept = [life.add(lock(float(n))) for n in range(3 * ends)]
+    assert kept == [True] * (2 * ends) + [False] * ends
+    told = life.steps()
+    assert life.kept == 2 * ends
+    assert told[ends] == life.left_out == ends
+    times = [step.at_s for step in told if isinstance(step, Step)]
+    assert times == [*map(float, range(ends)), *map(float, range(2 * ends, 3 * ends))]
+
+
+def test_life_with_very_many_children_keeps_the_first_and_counts_all() -> None:
+    parent = Life(1, None, "p", 0.0, "main")
+    for n in range(2, 2_002):
+        parent.begins(Life(n, parent, str(n), 0.0, "main"))
+    assert parent.children_total == 2_000
+    assert parent.children == list(range(2, 1_002))
+
+
+def test_life_child_that_is_tried_again_knows_which_try_it_is() -> None:
+    parent = Life(1, None, "p", 0.0, "main")
+    for number, tries in ((2, 1), (3, 2), (4, 3)):
+        child = Life(number, parent, "1", 0.0, "main")
+        parent.begins(child)
+        assert child.tries == tries
+        parent.has_failed(child)
+    other = Life(5, parent, "2", 0.0, "main")
+    parent.begins(other)
+    assert other.tries == 1
+
+
+def test_life_path_of_a_deep_line_stays_short() -> None:
+    life = Life(1, None, "top", 0.0, "main")
+    for n in range(2, 1_000):
+        life = Life(n, life, f"child{n}", 0.0, "main")
+    assert len(life.path) <= _life._PATH_CHARS_MAX
+    assert life.path.startswith("top/")
+    assert life.path.endswith("/child999")

@@ -1,0 +1,428 @@
+"""The monitor over HTTP: what it answers, and whom it refuses."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import activedb as adb
+from activedb.config import Settings
+from activedb.errors import ConfigurationError
+from activedb.monitor import MonitorServer, RemoteMonitor, _server
+from activedb.monitor._access import Access
+from tests.databases import PATIENCE_S, until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from tests.monitor.conftest import Watched
+
+TOKEN = "correct horse battery"
+
+
+class Caller:
+    """Calls a monitor as a stranger's program would, over plain HTTP."""
+
+    def __init__(self, url: str):
+        self.address = url.removeprefix("http://")
+        self.connection = http.client.HTTPConnection(self.address, timeout=30)
+
+    def __call__(
+        self, path: str, method: str = "GET", body: bytes | None = None, **headers: str
+    ) -> tuple[int, Any]:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        self.connection.request(method, path, body, named)
+        response = self.connection.getresponse()
+        data = response.read()
+        assert response.headers["Access-Control-Allow-Origin"] is None
+        assert response.headers["Cache-Control"] == "no-store"
+        is_json = response.headers["Content-Type"] == "application/json"
+        return response.status, json.loads(data) if is_json and data else data
+
+
+@pytest.fixture
+def open_one(memory: Callable[..., Watched]) -> Watched:
+    """In memory, without a token."""
+    return memory()
+
+
+@pytest.fixture
+def call(open_one: Watched) -> Iterator[Caller]:
+    caller = Caller(url_of(open_one))
+    yield caller
+    caller.connection.close()
+
+
+def url_of(watched: Watched) -> str:
+    monitoring = watched.db._monitoring
+    assert monitoring is not None
+    return monitoring.server.url
+
+
+def test_server_answers_every_path_of_the_contract(open_one: Watched, call: Caller) -> None:
+    open_one.db.run(lambda t: t.update(open_one.accounts, 1, balance=5))
+    status, state = call("/api/state?since=0")
+    assert status == 200
+    assert state["recent"]
+    id = state["recent"][-1]["id"]
+    assert call(f"/api/transactions/{id}")[1] == json.loads(json.dumps(open_one.story(id)))
+    assert call("/api/batches")[1]["workflows"] == []
+    assert call("/api/letters") == (200, {"counts": {}, "total": 0, "letters": []})
+    assert call("/api/pending") == (200, {"total": 0, "pending": []})
+    assert call("/healthz") == (200, {"status": "ok"})
+    status, text = call("/metrics")
+    assert status == 200
+    assert b"activedb_transactions" in text
+
+
+def test_server_head_tells_no_body(call: Caller) -> None:
+    assert call("/api/state", method="HEAD") == (200, b"")
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/", 404),
+        ("/api", 404),
+        ("/api/states", 404),
+        ("/api/state/", 404),
+        ("/../../etc/passwd", 404),
+        ("/api/transactions/", 400),
+        ("/api/transactions/x", 400),
+        ("/api/transactions/-1", 400),
+        ("/api/transactions/1e3", 400),
+        ("/api/transactions/%31%30%30%30%30%30%30", 404),
+        ("/api/transactions/99999999999999999999999", 400),
+        ("/api/transactions/999999999", 404),
+        ("/api/transactions/٣", 400),
+        ("/api/deadlocks/1", 404),
+        ("/api/deadlocks/one", 400),
+        ("/api/state?since=soon", 400),
+        ("/api/state?since=-1", 400),
+        ("/api/state?since=1&since=2", 400),
+        ("/api/state?" + "&".join(f"a{n}=1" for n in range(100)), 400),
+        ("/api/batches?workflow=none", 400),
+        ("/api/rules/x/enable", 405),
+        ("//[", 404),
+    ],
+)
+def test_server_bad_request_is_refused_as_json(call: Caller, path: str, status: int) -> None:
+    from urllib.parse import quote
+
+    found, told = call(quote(path, safe="/?&=%[.-"))
+    assert found == status, told
+    assert list(told) == ["error"]
+    assert told["error"]
+
+
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "OPTIONS", "PATCH"])
+def test_server_other_methods_are_not_there(call: Caller, method: str) -> None:
+    call.connection.request(method, "/api/state")
+    response = call.connection.getresponse()
+    response.read()
+    assert response.status == 501
+    assert response.headers["Access-Control-Allow-Origin"] is None
+
+
+@pytest.mark.parametrize(
+    ("host", "is_right"),
+    [
+        ("127.0.0.1", True),
+        ("127.0.0.1:1", True),
+        ("localhost:8000", True),
+        ("[::1]:8000", True),
+        ("evil.example", False),
+        ("evil.example:80", False),
+        ("127.0.0.1.evil.example", False),
+        ("localhost.evil.example", False),
+        ("192.168.1.5", False),
+        ("", False),
+    ],
+)
+def test_server_called_by_a_strange_name_refuses(call: Caller, host: str, is_right: bool) -> None:
+    assert call("/api/state", Host=host)[0] == (200 if is_right else 403)
+    assert call("/healthz", Host=host)[0] == (200 if is_right else 403)
+
+
+def test_server_with_a_token_tells_only_who_knows_it(memory: Callable[..., Watched]) -> None:
+    call = Caller(url_of(memory(monitor_token=TOKEN)))
+    for path in ("/api/state", "/metrics", "/api/letters", "/nothing"):
+        assert call(path)[0] == 401
+        assert call(path, Authorization="Bearer wrong")[0] == 401
+        assert call(path, Authorization=f"Basic {TOKEN}")[0] == 401
+        assert call(path, Authorization="Bearer ")[0] == 401
+        assert call(f"{path}?token={TOKEN.replace(' ', '%20')}")[0] == 401
+    assert call("/api/state", Authorization=f"Bearer {TOKEN}")[0] == 200
+    assert call("/api/state", Authorization=f"bearer {TOKEN}")[0] == 200
+    assert call("/healthz")[0] == 200
+    call.connection.close()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "db.example.org"])
+def test_access_beyond_loopback_needs_a_token(host: str) -> None:
+    with pytest.raises(ConfigurationError, match="monitor_token"):
+        Access(Settings(monitor_host=host))
+    access = Access(Settings(monitor_host=host, monitor_token=TOKEN))  # type: ignore[arg-type]
+    assert not access.is_called_rightly("evil.example")
+    assert access.is_called_rightly(f"{host if ':' not in host else '[' + host + ']'}:80")
+    assert access.is_called_rightly("10.0.0.7:80")
+
+
+def test_access_to_change_something_needs_a_token() -> None:
+    with pytest.raises(ConfigurationError, match="monitor_writable"):
+        Access(Settings(monitor_writable=True))
+
+
+def test_database_that_may_not_listen_is_not_opened(tmp_path: Path) -> None:
+    before = {"monitor": "on", "monitor_host": "0.0.0.0", "folder": tmp_path}
+    with pytest.raises(ConfigurationError, match="at least 16 characters"):
+        adb.connect("memory://", **before)
+    with pytest.raises(ConfigurationError, match="monitor_token") as short:
+        adb.connect("memory://", **before, monitor_token="short-one")
+    assert "short-one" not in str(short.value)
+    assert TOKEN not in repr(Settings(monitor_token=TOKEN))  # type: ignore[arg-type]
+
+
+def test_server_at_a_port_that_is_taken_takes_another_and_warns(
+    open_one: Watched, caplog: Any, tmp_path: Path
+) -> None:
+    port = int(url_of(open_one).rpartition(":")[2])
+    other = MonitorServer(open_one.monitor, Settings(monitor_port=port, folder=tmp_path))
+    try:
+        assert str(port) not in other.url
+        assert f"another process has port {port}" in caplog.text
+        with RemoteMonitor(other.url) as remote:
+            assert remote.state()["process"]["url"] == "memory://"
+    finally:
+        other.close()
+
+
+def test_server_at_an_address_of_another_computer_says_what_to_do(open_one: Watched) -> None:
+    settings = Settings(monitor_host="192.0.2.1", monitor_token=TOKEN)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="monitor_host"):
+        MonitorServer(open_one.monitor, settings)
+
+
+def test_server_listens_to_the_other_protocol_too(memory: Callable[..., Watched]) -> None:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            pass
+    except OSError:
+        pytest.skip("no IPv6 here")
+    url = url_of(memory(monitor_host="::1"))
+    assert url.startswith("http://[::1]:")
+    with RemoteMonitor(url) as remote:
+        assert remote.state()["process"]["url"] == "memory://"
+
+
+def test_server_switches_rules_only_if_that_is_allowed(memory: Callable[..., Watched]) -> None:
+    watched = memory(monitor_token=TOKEN, monitor_writable=True)
+
+    @watched.db.rule(on=adb.event("paid"), name="a rule/with a slash")
+    def rule(t: adb.Transaction, o: adb.Occurrence) -> None: ...
+
+    call = Caller(url_of(watched))
+    path = "/api/rules/a%20rule%2Fwith%20a%20slash/"
+    right = {"Authorization": f"Bearer {TOKEN}", "Content_Type": "application/json"}
+    assert call(path + "disable", "POST", b"{}", Content_Type="application/json")[0] == 401
+    assert call(path + "disable", "POST", b"{}", Authorization=f"Bearer {TOKEN}")[0] == 415
+    assert call(path + "disable", "POST", b"{}", **right, Origin="http://evil.example")[0] == 403
+    assert watched.state()["rules"][0]["enabled"] is True
+    assert call(path + "disable", "POST", b"{}", **right) == (
+        200, {"rule": "a rule/with a slash", "enabled": False},
+    )  # fmt: skip
+    assert watched.state()["rules"][0]["enabled"] is False
+    own = f"http://{call.address}"
+    assert call(path + "enable", "POST", b"{}", **right, Origin=own)[0] == 200
+    assert watched.state()["rules"][0]["enabled"] is True
+    assert call("/api/rules/nobody/enable", "POST", b"{}", **right)[0] == 404
+    assert call("/api/state", "POST", b"{}", **right)[0] == 404
+    call.connection.close()
+
+
+def test_server_that_is_read_only_refuses_to_switch(open_one: Watched, call: Caller) -> None:
+    @open_one.db.rule(on=adb.event("paid"))
+    def rule(t: adb.Transaction, o: adb.Occurrence) -> None: ...
+
+    status, told = call("/api/rules/rule/disable", "POST", b"{}", Content_Type="application/json")
+    assert (status, "monitor_writable" in told["error"]) == (403, True)
+    assert open_one.state()["rules"][0]["enabled"] is True
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        ("POST {path} HTTP/1.1\r\nContent-Length: 99999999999", 413),
+        ("POST {path} HTTP/1.1\r\nContent-Length: 10001", 413),
+        ("POST {path} HTTP/1.1\r\nContent-Length: -1", 400),
+        ("POST {path} HTTP/1.1\r\nContent-Length: x", 400),
+        ("POST {path} HTTP/1.1\r\nContent-Length: " + "9" * 5_000, 400),
+        ("POST {path} HTTP/1.1\r\nContent-Length: 2\r\nContent-Length: 3", 400),
+        ("POST {path} HTTP/1.1\r\nTransfer-Encoding: chunked", 400),
+        ("GET /healthz HTTP/1.1\r\nTransfer-Encoding: chunked", 400),
+        ("GET /healthz HTTP/1.1\r\nContent-Length: 50", 400),
+    ],
+)
+def test_server_body_of_unclear_length_is_refused_and_ends_the_connection(
+    memory: Callable[..., Watched], head: str, status: int
+) -> None:
+    watched = memory(monitor_token=TOKEN, monitor_writable=True)
+
+    @watched.db.rule(on=adb.event("paid"))
+    def rule(t: adb.Transaction, o: adb.Occurrence) -> None: ...
+
+    hidden = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    given = f"Host: localhost\r\nContent-Type: application/json\r\nAuthorization: Bearer {TOKEN}"
+    request = f"{head.format(path='/api/rules/rule/disable')}\r\n{given}\r\n\r\n{hidden}"
+    with socket.create_connection(where(watched), timeout=30) as connection:
+        connection.sendall(request.encode())
+        answer = b"".join(iter(lambda: received(connection), b""))
+    assert answer.startswith(f"HTTP/1.1 {status} ".encode())
+    assert answer.count(b"HTTP/1.1 ") == 1  # what follows is no request
+    assert watched.state()["rules"][0]["enabled"] is True
+
+
+def received(connection: socket.socket) -> bytes:
+    try:
+        return connection.recv(10_000)
+    except ConnectionResetError:  # what was sent and not read is thrown away
+        return b""
+
+
+def where(watched: Watched) -> tuple[str, int]:
+    host, port = url_of(watched).removeprefix("http://").split(":")
+    return host, int(port)
+
+
+def fill(watched: Watched, stack: ExitStack) -> None:
+    """Take every place, with connections that wait to be asked again."""
+    for number in range(32):
+        connection = stack.enter_context(socket.create_connection(where(watched), timeout=30))
+        if number % 2:
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert connection.recv(15).startswith(b"HTTP/1.1 200")
+        else:
+            connection.sendall(b"GET /he")  # and never the rest
+
+
+def is_answered(watched: Watched) -> bool:
+    with socket.create_connection(where(watched), timeout=30) as connection:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        return received(connection).startswith(b"HTTP/1.1 200")
+
+
+def test_server_without_room_turns_away_who_comes_while_all_are_fresh(
+    open_one: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_server, "_MAKES_ROOM_AFTER_S", 1_000.0)
+    with ExitStack() as stack:
+        fill(open_one, stack)
+        with socket.create_connection(where(open_one), timeout=30) as one_more:
+            assert received(one_more).startswith(b"HTTP/1.1 503")
+    until(lambda: is_answered(open_one))
+
+
+def test_server_without_room_ends_who_is_waited_for_the_longest(
+    open_one: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_server, "_MAKES_ROOM_AFTER_S", 0.0)
+    with ExitStack() as stack:
+        fill(open_one, stack)
+        for _ in range(40):
+            assert is_answered(open_one)
+
+
+def test_server_is_called_by_any_name_with_the_token(memory: Callable[..., Watched]) -> None:
+    call = Caller(url_of(memory(monitor_token=TOKEN)))
+    right = {"Authorization": f"Bearer {TOKEN}"}
+    assert call("/api/state", Host="monitor.example", **right)[0] == 200
+    assert call("/api/state", Host="monitor.example")[0] == 403
+    assert call("/api/state", Host="LOCALHOST:1", **right)[0] == 200
+    call.connection.close()
+
+
+@pytest.mark.parametrize("token", ["a line\nand another one", "sécret" * 5, " " + "x" * 20])
+def test_token_that_no_header_can_carry_is_refused_and_not_shown(token: str) -> None:
+    with pytest.raises(ConfigurationError, match="monitor_token") as refused:
+        Settings.load(monitor_token=token)
+    assert token not in str(refused.value)
+    if not token.startswith(" "):
+        with pytest.raises(ConfigurationError, match="token") as remote:
+            RemoteMonitor("http://127.0.0.1:1", token)
+        assert token not in str(remote.value)
+
+
+def test_server_is_closed_though_clients_read_nothing(
+    open_one: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_server, "_LAST_WORD_S", 0.0)
+    with ExitStack() as stack:
+        for _ in range(3):
+            connection = stack.enter_context(socket.create_connection(where(open_one), timeout=30))
+            ask = b"GET /api/state HTTP/1.1\r\nHost: localhost\r\n\r\n"
+            connection.sendall(ask * 200)
+            connection.recv(1)
+        open_one.db.close()
+        assert open_one.db._monitoring is not None
+        assert not open_one.db._monitoring.server._server._connections
+
+
+FORKING = """
+import os, signal, sys, warnings
+import activedb as adb
+from activedb.monitor import attach
+warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: that is the test
+with adb.connect("memory://", monitor="on", folder=sys.argv[1]) as db:
+    child = os.fork()
+    if child == 0:
+        signal.alarm(30)
+        db.close()
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    with attach(folder=sys.argv[1]) as process:
+        told = process.state()["process"]["pid"]
+print(status, told == os.getpid())
+"""
+
+
+def test_server_that_a_fork_closes_goes_on_in_the_parent(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKING, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.stdout.split() == ["0", "True"], done.stderr
+
+
+def test_server_error_of_ours_is_told_without_details(
+    open_one: Watched, call: Caller, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    def fail(since: int) -> None:
+        raise RuntimeError("a secret of the process")
+
+    monkeypatch.setattr(open_one.monitor, "state", fail)
+    status, told = call("/api/state")
+    assert status == 500
+    assert "secret" not in told["error"]
+    assert "a secret of the process" in caplog.text
+
+
+def test_server_that_is_closed_answers_nobody_and_leaves_no_file(
+    open_one: Watched, tmp_path: Path
+) -> None:
+    url = url_of(open_one)
+    assert list(tmp_path.glob("monitors/*.json"))
+    open_one.db.close()
+    assert not list(tmp_path.glob("monitors/*"))
+    with pytest.raises(OSError):  # noqa: PT011
+        Caller(url)("/healthz")
