@@ -1,0 +1,8 @@
+"""The web dashboard of a running process; see README.md.
+
+Needs the extra ``dashboard``, which brings NiceGUI: ``pip install 'activedb[dashboard]'``.
+"""
+
+from activedb.dashboard._server import serve
+
+__all__ = ["serve"]

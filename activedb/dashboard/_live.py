@@ -1,0 +1,182 @@
+"""One page in one browser: parts that are shown anew with each look, as fast as it can take it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from nicegui import Client, background_tasks, ui
+
+from activedb.dashboard._cells import Column, Row
+from activedb.dashboard._elements import (
+    Change,
+    Figure,
+    Line,
+    LiveChart,
+    LiveFigures,
+    LivePage,
+    LiveTable,
+)
+from activedb.dashboard._poller import Poller, Snapshot
+
+__all__ = ["Live"]
+
+_ANSWER_S = 10.0  # what was sent to a browser that is away or busy reaches it in order, later
+
+_log = logging.getLogger(__name__)
+
+_Part = Callable[[Snapshot], Change | None]
+
+
+class Live:
+    """The changing parts of a page.
+
+    The browser is sent the differences of the newest look, and the next ones only when it has
+    taken these: one that is slow sees fewer looks, and never lags behind.
+
+    Parameters
+    ----------
+    poller : Poller
+    """
+
+    def __init__(self, poller: Poller):
+        self.poller = poller
+        self.is_paused = False
+        self._client: Client = ui.context.client
+        self._parts: list[_Part] = []
+        self._page = LivePage(self._take)
+        self._sent = self._taken = 0
+        self._is_taken = asyncio.Event()
+        self._client.on_connect(self._start)
+        self._is_running = False
+
+    def part(self, show: _Part) -> None:
+        """Have `show` called with each snapshot, in the page's context."""
+        self._parts.append(show)
+
+    def table(
+        self,
+        caption: str,
+        columns: Sequence[Column],
+        rows: Callable[[Snapshot], list[Row]],
+        *,
+        empty: str,
+        filterable: bool = False,
+        height: str = "28rem",
+        on_act: Callable[[str, str], object] | None = None,
+        shared: bool = True,
+    ) -> LiveTable:
+        """A table of what `rows` makes of a snapshot; `shared`: the same for all who look."""
+
+        def made(snapshot: Snapshot) -> list[Row]:
+            return snapshot.once(rows) if shared else rows(snapshot)
+
+        now = self.poller.snapshot
+        table = LiveTable(
+            caption,
+            columns,
+            made(now),
+            empty=empty,
+            now_s=_now_s(now),
+            filterable=filterable,
+            height=height,
+            on_act=on_act,
+        )
+        self.part(lambda snapshot: table.show(made(snapshot), _now_s(snapshot)))
+        return table
+
+    def figures(self, caption: str, of: Callable[[Snapshot], list[Figure]]) -> LiveFigures:
+        """Figures of what `of` makes of a snapshot."""
+        figures = LiveFigures(caption, self.poller.snapshot.once(of))
+        self.part(lambda snapshot: figures.show(snapshot.once(of)))
+        return figures
+
+    def lines(
+        self, label: str, unit: str, lines: Sequence[Line], said: Callable[[Snapshot], str]
+    ) -> LiveChart:
+        """Lines over the last minutes, of which each look sends the new points only."""
+        history = self.poller.history
+        chart = LiveChart.of_lines(label, unit, lines, history.points)
+        sent = history.number, history.generation
+
+        def show(snapshot: Snapshot) -> Change | None:
+            nonlocal sent
+            number, generation = sent
+            sent = history.number, history.generation
+            if sent == (number, generation):
+                return None
+            points = history.points
+            clear = generation != history.generation or history.number - number > len(points)
+            new = points if clear else points[len(points) - (history.number - number) :]
+            return chart.push(lines, new, clear=clear, said=said(snapshot))
+
+        self.part(show)
+        return chart
+
+    def now(self, table: LiveTable, rows: Callable[[Snapshot], list[Row]]) -> None:
+        """Show other rows of the last snapshot at once, as somebody has chosen."""
+        change = table.show(rows(self.poller.snapshot), _now_s(self.poller.snapshot))
+        if change is not None:
+            self.tell(change)
+
+    def tell(self, change: Change) -> None:
+        """Tell the browser of one change, outside of the looks."""
+        self._send([change])
+
+    def _start(self) -> None:
+        if not self._is_running:
+            self._is_running = True
+            background_tasks.create(self._run(), name="dashboard page")
+
+    async def _run(self) -> None:
+        number = -1  # also what has happened between the building of the page and now
+        try:
+            with self.poller.watching(), self._client:
+                while not self._client.is_deleted:
+                    snapshot = await self.poller.after(number)
+                    number = snapshot.number
+                    if self.is_paused or not self._client.has_socket_connection:
+                        continue
+                    changes = self._changes(snapshot)
+                    if changes:
+                        await self._tell(changes)
+        finally:
+            self._is_running = False
+
+    def _changes(self, snapshot: Snapshot) -> list[Change]:
+        """What each part has to tell; one that fails says so in the log, and tells nothing."""
+        changes = []
+        for part in self._parts:
+            try:
+                change = part(snapshot)
+            except Exception as error:  # one look that cannot be shown; the next ones may
+                _log.error("a part of a page cannot be shown: %s", type(error).__name__)
+                continue
+            if change is not None:
+                changes.append(change)
+        return changes
+
+    async def _tell(self, changes: list[Change]) -> None:
+        """Send all changes of a look as one message, and wait until the browser has drawn them."""
+        number = self._send(changes)
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                while self._taken < number:
+                    self._is_taken.clear()
+                    await self._is_taken.wait()
+        except TimeoutError:
+            _log.debug("a browser has not answered for %s s", _ANSWER_S)
+
+    def _send(self, changes: list[Change]) -> int:
+        self._sent += 1
+        self._page.tell(changes, self._sent)
+        return self._sent
+
+    def _take(self, number: int) -> None:
+        self._taken = max(self._taken, number)
+        self._is_taken.set()
+
+
+def _now_s(snapshot: Snapshot) -> float:
+    return 0.0 if snapshot.state is None else float(snapshot.state["process"]["now_s"])

@@ -1,0 +1,178 @@
+"""One look at the process for all pages: how often, what is kept, and who is told.
+
+However many browsers are open, the process is asked once per look, and what a page shows is
+computed once per look (`Snapshot.once`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from activedb.dashboard._history import History
+from activedb.dashboard._words import short
+from activedb.errors import ActiveDBError
+
+if TYPE_CHECKING:
+    from activedb.monitor import Source
+
+__all__ = ["Poller", "Snapshot"]
+
+_T = TypeVar("_T")
+
+EVENTS_MAX = 1_000
+RECENT_MAX = 1_000
+_ERROR_MAX = 300
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What one look has found; pages share it, nobody changes it.
+
+    Attributes
+    ----------
+    number : int
+        Grows by one with each look.
+    state : mapping or None
+        As ``/api/state`` tells it, the last one that was told; None: none so far.
+    error : str
+        Why the last look has failed, and what to do; empty if it has not.
+    events, recent : list
+        The last events and the last transactions that have ended, oldest first.
+    skipped : int
+        Events and ended transactions since the look before that the process did not tell, as it
+        tells only so many at once.
+    seconds : float
+        How long the look took.
+    """
+
+    number: int
+    state: Mapping[str, Any] | None
+    error: str
+    events: list[Mapping[str, Any]]
+    recent: list[Mapping[str, Any]]
+    skipped: int
+    seconds: float
+    _made: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def once(self, make: Callable[[Snapshot], _T]) -> _T:
+        """What `make` makes of it, made once for all who ask."""
+        if make not in self._made:
+            self._made[make] = make(self)
+        return cast(_T, self._made[make])
+
+
+class Poller:
+    """Looks at a source, twice a second while somebody watches, seldom otherwise.
+
+    Everything but the look itself runs on the event loop that calls `run`; the look runs on a
+    thread, as it may wait for another process.
+
+    Parameters
+    ----------
+    source : Source
+        What is looked at: ``activedb.monitor.Monitor`` or ``RemoteMonitor``.
+    every_s, idle_s : float
+        Seconds between two looks with and without watchers. After an error it looks as seldom as
+        without.
+    """
+
+    def __init__(self, source: Source, *, every_s: float = 0.5, idle_s: float = 2.0):
+        self.source = source
+        self.history = History()
+        self.snapshot = Snapshot(0, None, "", [], [], 0, 0.0)
+        self._every_s = every_s
+        self._idle_s = idle_s
+        self._since = 0
+        self._started_s: float | None = None
+        self._watchers = 0
+        self._wanted = asyncio.Event()
+        self._told = asyncio.Event()
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """While the block runs somebody looks at a page."""
+        self._watchers += 1
+        self._wanted.set()
+        try:
+            yield
+        finally:
+            self._watchers -= 1
+
+    async def after(self, number: int) -> Snapshot:
+        """The newest snapshot as soon as there is one behind that number."""
+        while self.snapshot.number <= number:
+            await self._told.wait()
+        return self.snapshot
+
+    async def run(self) -> None:
+        """Look again and again, until cancelled."""
+        while True:
+            is_watched = self._watchers > 0 and not self.snapshot.error
+            self._wanted.clear()
+            with contextlib.suppress(TimeoutError):
+                wait_s = self._every_s if is_watched else self._idle_s
+                if is_watched or self.snapshot.error:
+                    await asyncio.sleep(max(0.0, wait_s - self.snapshot.seconds))
+                else:
+                    await asyncio.wait_for(self._wanted.wait(), wait_s)
+            await self.look()
+
+    async def look(self) -> None:
+        """Look once, and tell those who wait in `after`."""
+        began_s = asyncio.get_running_loop().time()
+        try:
+            state: Mapping[str, Any] = await asyncio.to_thread(self.source.state, self._since)
+            self._take(state, asyncio.get_running_loop().time() - began_s)
+        except Exception as error:
+            self._fail(error)
+        told, self._told = self._told, asyncio.Event()
+        told.set()
+
+    def _take(self, state: Mapping[str, Any], seconds: float) -> None:
+        before = self.snapshot
+        events, recent = before.events, before.recent
+        since, self._since = self._since, int(state["last_seq"])
+        is_another = self._started_s not in (None, state["process"]["started_s"])
+        self._started_s = state["process"]["started_s"]
+        if is_another or self._since < since:
+            self.history.clear()
+            if since > 0:  # it was asked for what comes after a number of another process
+                self._since = 0
+            events, recent = [], []
+        self.history.add(state)
+        self.snapshot = Snapshot(
+            before.number + 1,
+            state,
+            "",
+            _newest(events, state["events"], EVENTS_MAX),
+            _newest(recent, state["recent"], RECENT_MAX),
+            int(state.get("skipped", 0)),
+            seconds,
+        )
+
+    def _fail(self, error: Exception) -> None:
+        text = short(error, _ERROR_MAX)
+        if not isinstance(error, ActiveDBError):
+            _log.warning("the look at the process has failed: %s", type(error).__name__)
+            text = f"{type(error).__name__}: {text}"
+        before = self.snapshot
+        self.snapshot = Snapshot(
+            before.number + 1, before.state, text, before.events, before.recent, 0, 0.0
+        )
+
+
+def _newest(
+    before: list[Mapping[str, Any]], more: list[Mapping[str, Any]], most: int
+) -> list[Mapping[str, Any]]:
+    if not more:
+        return before
+    return list(deque([*before, *more], maxlen=most))

@@ -1,0 +1,316 @@
+"""The rows that tables show of a snapshot, as pure functions of it.
+
+A row function is given to `Snapshot.once`, so it runs once per look for all browsers together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import urlencode
+
+from activedb.dashboard import _columns
+from activedb.dashboard._cells import Row, cell
+from activedb.dashboard._poller import Snapshot
+from activedb.dashboard._words import short
+
+__all__ = [
+    "EVENTS_SHOWN",
+    "Value",
+    "aborts",
+    "batch_link",
+    "counters",
+    "deadlocks",
+    "ended",
+    "event",
+    "forest",
+    "ids",
+    "label",
+    "locks",
+    "recent",
+    "resource_name",
+    "rules",
+    "streams",
+    "transaction",
+    "transaction_name",
+    "waiting_only",
+    "waits",
+]
+
+Value = Mapping[str, Any]
+
+_NAMELESS = re.compile("[0-9a-f]{32}")  # the number of a run that nobody has given a name
+
+
+def transaction(id: int | None, name: str = "", level: int = 0) -> Any:
+    """The cell of a transaction: its number, and its name and level if it has any."""
+    if id is None:
+        return ""
+    return [id, name, level] if level else [id, name] if name else id
+
+
+def transaction_name(id: int) -> str:
+    """A transaction's number; those below zero are processes of the server."""
+    return str(id) if id >= 0 else f"server process {-id}"
+
+
+def label(told: Value) -> str:
+    """What a transaction is called: the function that it runs, or its place in its hierarchy."""
+    name = told.get("called") or told["label"]
+    return "" if _NAMELESS.fullmatch(name) else short(name, 40)
+
+
+def resource_name(resource: Any) -> str:
+    """A resource of a lock as one text: accounts / 7."""
+    if isinstance(resource, str) or not isinstance(resource, Sequence):
+        return short(resource)
+    return short(" / ".join(str(part) for part in resource))
+
+
+def ids(values: Sequence[int], most: int = 8) -> str:
+    """Some transactions' numbers, the rest counted."""
+    shown = ", ".join(str(value) for value in values[:most])
+    return shown if len(values) <= most else f"{shown} and {len(values) - most:,} more"
+
+
+def forest(snapshot: Snapshot) -> list[Row]:
+    """The live transactions, children below their parents. O(n)."""
+    nodes: list[Value] = _of(snapshot, "forest", "shown")
+    known = {node["id"]: node for node in nodes}
+    below: dict[int | None, list[Value]] = {}
+    for node in nodes:
+        parent = node["parent"] if node["parent"] in known else None
+        below.setdefault(parent, []).append(node)
+    because: dict[int, str] = {}
+    for edge in _of(snapshot, "locks", "edges"):
+        because.setdefault(edge["waiter"], resource_name(edge["resource"]))
+    rows: list[Row] = []
+    stack = [(node, 0) for node in reversed(below.get(None, ()))]
+    while stack:
+        node, level = stack.pop()
+        rows.append(_node(node, level, because.get(node["id"], "")))
+        stack += [(child, level + 1) for child in reversed(below.get(node["id"], ()))]
+    return rows
+
+
+def _node(node: Value, level: int, because: str) -> Row:
+    waits = node["waits_for"]
+    said = f"{ids(waits, 3)}: {because}" if waits and because else ids(waits, 3)
+    if node["causes"] and not waits:
+        said = f"the fate of {ids(node['causes'], 3)}" if node["state"] == "committing" else ""
+    return {
+        "key": str(node["id"]),
+        "transaction": transaction(node["id"], label(node), level),
+        "state": "waiting" if waits else node["state"],
+        "rule": short(node["rule"]),
+        "coupling": node["coupling"] or ("" if node["parent"] else "top-level"),
+        "waits": said,
+        "age": node["began_s"],
+        "thread": short(node["thread"], 32),
+        "tone": "warn" if waits else "",
+    }
+
+
+def waiting_only(snapshot: Snapshot) -> list[Row]:
+    """The hierarchies in which somebody waits."""
+    nodes: list[Value] = _of(snapshot, "forest", "shown")
+    tops = {node["top"] for node in nodes if node["waits_for"]}
+    kept = {str(node["id"]) for node in nodes if node["top"] in tops}
+    return [row for row in snapshot.once(forest) if row["key"] in kept]
+
+
+def locks(snapshot: Snapshot) -> list[Row]:
+    """Who has what, and who asks for it, by resource."""
+    labels = _labels(snapshot)
+    found: list[tuple[str, int, Row]] = []
+    for lock in _of(snapshot, "locks", "shown"):
+        has = "holds" if lock["held"] else "retains"
+        found.append(_lock(lock, labels, has, 0))
+    for request in _of(snapshot, "locks", "queue"):
+        has = _columns.WANTS_MORE if request["upgrade"] else _columns.WAITS_FOR_IT
+        found.append(_lock(request, labels, has, 1))
+    found.sort(key=lambda each: (each[0], each[1]))
+    return [row for _, _, row in found]
+
+
+def _lock(lock: Value, labels: Mapping[int, str], has: str, place: int) -> tuple[str, int, Row]:
+    name = resource_name(lock["resource"])
+    waits = place == 1
+    row = {
+        "key": f"{lock['id']} {has} {lock['mode']} {name}",
+        "resource": name,
+        "transaction": transaction(lock["id"], labels.get(lock["id"], "")),
+        "mode": lock["mode"],
+        "has": has,
+        "tone": "warn" if waits else "",
+    }
+    return name, place, row
+
+
+def waits(snapshot: Snapshot) -> list[Row]:
+    """The edges of the wait-for graph."""
+    labels = _labels(snapshot)
+    return [
+        {
+            "key": f"{edge['waiter']} {edge['blocker']} {edge['kind']} {n}",
+            "waiter": transaction(edge["waiter"], labels.get(edge["waiter"], "")),
+            "blocker": transaction(edge["blocker"], labels.get(edge["blocker"], "")),
+            "resource": resource_name(edge["resource"]),
+            "kind": short(edge["kind"]),
+        }
+        for n, edge in enumerate(_of(snapshot, "locks", "edges"))
+    ]
+
+
+def deadlocks(snapshot: Snapshot) -> list[Row]:
+    """The last deadlocks, newest first."""
+    return [
+        {
+            "key": str(each["n"]),
+            "n": each["n"],
+            "at": each["at_s"],
+            "victim": transaction(each["victim"]),
+            "ids": ids(each["ids"]),
+            "resources": short(", ".join(resource_name(x) for x in each["resources"])),
+            "replay": cell("replay", href=f"/deadlocks/{int(each['n'])}"),
+        }
+        for each in reversed((snapshot.state or {}).get("deadlocks", []))
+    ]
+
+
+def rules(snapshot: Snapshot) -> list[Row]:
+    """The catalog, in order of definition; with a button each if rules may be switched."""
+    state = snapshot.state or {}
+    is_writable = bool(state.get("process", {}).get("writable"))
+    return [_rule(rule, is_writable) for rule in state.get("rules", [])]
+
+
+def _rule(rule: Value, is_writable: bool) -> Row:
+    quarantine = rule["quarantined"]
+    if quarantine:
+        state = cell(
+            "quarantined", tone="bad", hint=None if quarantine is True else short(quarantine, 300)
+        )
+    elif rule["enabled"]:
+        state = cell("enabled", tone="good")
+    else:
+        state = cell("disabled", tone="muted")
+    coupling = rule["coupling"]
+    if rule["condition_action"] not in (None, "", "immediate"):
+        coupling = f"{coupling}, action {rule['condition_action']}"
+    priority = rule["priority"]
+    row = {
+        "key": rule["name"],
+        "rule": short(rule["name"], 60),
+        "state": state,
+        "on": cell(short(rule["on"], 60), hint=short(rule["on"], 400)),
+        "coupling": coupling if priority is None else f"{coupling}, priority {priority}",
+        "matched": _number(rule["matched"]),
+        "fired": _number(rule["fired"]),
+        "not": _number(rule["conditions_false"]),
+        "aborted": _number(rule["aborted"], tone="bad"),
+        "p50": rule["p50_s"] or None,
+        "p99": rule["p99_s"] or None,
+        "partials": _number(rule["partials"]),
+        "last": rule["last_fired_s"] or cell("never", sort=0),
+    }
+    if is_writable:
+        row["act"] = "Disable" if rule["enabled"] and not quarantine else "Enable"
+    return row
+
+
+EVENTS_SHOWN = 200
+
+
+def event(told: Value) -> Row:
+    """An event."""
+    return {
+        "key": str(told["seq"]),
+        "at": told["at_s"],
+        "kind": told["kind"],
+        "name": short(" ".join(filter(None, (told.get("what"), told["name"]))), 80),
+        "transaction": transaction(told["transaction"]),
+        "params": _params(told["params"]),
+    }
+
+
+def _params(params: Any) -> Any:
+    if isinstance(params, Mapping):
+        params = ", ".join(f"{name} = {value}" for name, value in params.items())
+    shown = short(params, 100)
+    return cell(shown, hint=short(params, 600)) if shown.endswith("…") else shown
+
+
+def recent(snapshot: Snapshot) -> list[Row]:
+    """The transactions that ended last, newest first."""
+    return [ended(each) for each in reversed(snapshot.recent[-EVENTS_SHOWN:])]
+
+
+def aborts(snapshot: Snapshot) -> list[Row]:
+    """The transactions that aborted last, newest first."""
+    kept = [each for each in snapshot.recent if each["state"] == "aborted"]
+    return [ended(each) for each in reversed(kept[-50:])]
+
+
+def ended(each: Value) -> Row:
+    """A transaction in short form."""
+    took_s = None if each["ended_s"] is None else each["ended_s"] - each["began_s"]
+    error = short(each["error"], 100)
+    return {
+        "key": str(each["id"]),
+        "at": each["ended_s"],
+        "transaction": transaction(each["id"], label(each)),
+        "state": each["state"],
+        "rule": short(each["rule"]),
+        "coupling": each["coupling"] or ("" if each["parent"] else "top-level"),
+        "took": took_s,
+        "error": cell(error, hint=short(each["error"], 600)) if error.endswith("…") else error,
+    }
+
+
+def streams(snapshot: Snapshot) -> list[Row]:
+    """The streams, and how far they are."""
+    return [
+        {
+            "key": stream["name"],
+            "stream": short(stream["name"], 60),
+            "events": _number(stream["events"]),
+            "late": _number(stream["late"], tone="warn"),
+            "dead": _number(stream["dead"], tone="bad"),
+            "waiting": _number(stream["waiting"]),
+            "batches": _number(stream["batches"]),
+            "punctuation": stream["punctuation_s"],
+            "behind": stream["behind_s"],
+        }
+        for stream in (snapshot.state or {}).get("streams", [])
+    ]
+
+
+def counters(snapshot: Snapshot) -> list[Row]:
+    """All counters of the process by name."""
+    return [
+        {"key": name, "name": name.replace("_", " "), "value": value}
+        for name, value in sorted((snapshot.state or {}).get("counters", {}).items())
+    ]
+
+
+def batch_link(id: str | None, workflow: str) -> str:
+    """The page of a workflow's batches; with `id` it tells and draws a batch's lineage."""
+    query = {"workflow": workflow} if id is None else {"workflow": workflow, "id": id}
+    return f"/batches?{urlencode(query)}"
+
+
+def _number(value: int | None, *, tone: str = "") -> Any:
+    """A count; in a colour if there is anything to count."""
+    if tone and value:
+        return cell(value, tone=tone)
+    return value
+
+
+def _of(snapshot: Snapshot, part: str, name: str) -> list[Value]:
+    return [] if snapshot.state is None else snapshot.state[part][name]
+
+
+def _labels(snapshot: Snapshot) -> dict[int, str]:
+    return {node["id"]: label(node) for node in _of(snapshot, "forest", "shown")}

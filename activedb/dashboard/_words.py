@@ -1,0 +1,69 @@
+"""Numbers, durations and moments, as people read them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+__all__ = ["clock_time", "count", "duration", "many", "rate", "short"]
+
+NOTHING = "–"
+
+_SHORT_MAX = 120
+
+
+def count(value: float | None) -> str:
+    """A whole number with thousands set apart: 12,345."""
+    return NOTHING if value is None else f"{value:,.0f}"
+
+
+def many(number: int, thing: str) -> str:
+    """So many of a thing: 1 late event, 2 late events."""
+    return f"{count(number)} {thing}{'' if number == 1 else 's'}"
+
+
+def rate(value: float | None) -> str:
+    """How often something happens each second; small ones with one decimal."""
+    if value is None:
+        return NOTHING
+    return f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:,.1f}"
+
+
+def duration(seconds: float | None) -> str:
+    """A duration in the unit that suits it: 12 µs, 3.4 ms, 5.6 s, 2 min 3 s, 4 h 5 min."""
+    if seconds is None:
+        return NOTHING
+    if seconds < 0:
+        return f"−{duration(-seconds)}"
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.0f} µs"
+    if seconds < 1:
+        return f"{seconds * 1e3:.3g} ms" if seconds < 0.9995 else "1 s"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    if whole < 48 * 3600:
+        return f"{whole // 3600} h {whole % 3600 // 60} min"
+    return f"{whole // 86400:,} days"
+
+
+def clock_time(seconds: float | None) -> str:
+    """A moment as the clock of this computer shows it: 14:03:27.125."""
+    if seconds is None:
+        return NOTHING
+    try:
+        return datetime.fromtimestamp(seconds).strftime("%H:%M:%S.%f")[:-3]
+    except (OverflowError, OSError, ValueError):
+        return NOTHING
+
+
+def short(value: Any, length_max: int = _SHORT_MAX) -> str:
+    """A text on one line, at most so long, without characters that are not printed."""
+    if value is None:
+        return ""
+    text = " ".join(str(value).split())
+    if len(text) > length_max:
+        text = f"{text[: length_max - 1]}…"
+    return text if text.isprintable() else "".join(c if c.isprintable() else "·" for c in text)

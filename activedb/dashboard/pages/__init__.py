@@ -1,0 +1,21 @@
+"""The pages; each module has one function that fills it."""
+
+from activedb.dashboard.pages._batches import batches_page
+from activedb.dashboard.pages._events import events_page
+from activedb.dashboard.pages._locks import locks_page
+from activedb.dashboard.pages._overview import overview_page
+from activedb.dashboard.pages._replay import replay_page
+from activedb.dashboard.pages._rules import rules_page
+from activedb.dashboard.pages._story import story_page
+from activedb.dashboard.pages._transactions import transactions_page
+
+__all__ = [
+    "batches_page",
+    "events_page",
+    "locks_page",
+    "overview_page",
+    "replay_page",
+    "rules_page",
+    "story_page",
+    "transactions_page",
+]

@@ -1,0 +1,187 @@
+"""Streams with their late events, atomic batches with their lineage, and dead letters."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+from activedb.dashboard import _columns, _rows
+from activedb.dashboard._cells import Column, Row, cell
+from activedb.dashboard._elements import LiveTable, text
+from activedb.dashboard._frame import frame, section
+from activedb.dashboard._poller import Poller
+from activedb.dashboard._words import count, short
+
+__all__ = ["batches_page"]
+
+Value = Mapping[str, Any]
+
+_TRACE = (
+    Column("place", "Where"),
+    Column("id", "Id"),
+    Column("kind", "Kind"),
+    Column("of", "Of"),
+    Column("state", "State"),
+)
+
+
+async def batches_page(poller: Poller, workflow: str | None, id: str | None) -> None:
+    """Streams change as one looks; batches, letters and pending rules are as of the opening."""
+    with frame(poller, "Batches", "/batches") as live:
+        with section(
+            "Streams",
+            "Late: arrived behind the punctuation, kept aside. Waiting: not passed by it yet. "
+            "Behind: how far the punctuation is behind the clock.",
+        ):
+            live.table(
+                "Streams",
+                _columns.STREAMS,
+                _rows.streams,
+                empty="No stream is open. Declare one with db.stream(…) and feed it: activedb run.",
+                height="20rem",
+            )
+        source = poller.source
+        found, problem = await _asked(lambda: source.batches(workflow, id))
+        with section("Atomic batches", "As of the opening of this page."):
+            text("button", "Look again", "adb-button", type="button").on(
+                "click", js_handler="() => window.location.reload()"
+            )
+            _batches(found, problem, id)
+        letters, problem = await _asked(source.letters)
+        with section("Dead letters", "Events nobody could process, rules that failed alone."):
+            _letters(letters, problem)
+        pending, problem = await _asked(source.pending)
+        with section("Pending rules", "Due in transactions of their own, and not done."):
+            _pending(pending, problem)
+
+
+async def _asked(ask: Callable[[], Any]) -> tuple[Any, str]:
+    try:
+        return await asyncio.to_thread(ask), ""
+    except Exception as error:
+        return None, short(error, 300)
+
+
+def _batches(found: Value | None, problem: str, id: str | None) -> None:
+    if found is None:
+        text("p", problem, "adb-alarm")
+        return
+    names: list[str] = found["workflows"]
+    name = found["workflow"]
+    if len(names) > 1:
+        with text("nav", classes="adb-buttons", aria_label="Workflows"):
+            for each in names:
+                link = text("a", short(each, 60), "adb-button", href=_rows.batch_link(None, each))
+                if each == name:
+                    link.props["aria-current"] = "page"
+    if name is None and names:
+        text("p", "Choose a workflow to see its batches.")
+        return
+    LiveTable(
+        "Batches",
+        _columns.BATCHES,
+        [_batch(batch, name) for batch in found["batches"]],
+        empty="No batches of any workflow are recorded. db.workflow(…) makes them; see "
+        "docs/workflows.md.",
+        filterable=True,
+        height="24rem",
+    )
+    if found["total"] > len(found["batches"]):
+        text(
+            "p",
+            f"{count(found['total'] - len(found['batches']))} more are not shown; "
+            "activedb batches ls --json has all.",
+            "adb-small",
+        )
+    if found["svg"]:
+        text("h3", f"Lineage of {short(id, 60)}" if id else "Lineage")
+        query = {key: value for key, value in (("workflow", name), ("id", id)) if value}
+        about = f"Transaction graph of workflow {short(name, 60)}"
+        with text("div", classes="adb-drawing", tabindex="0", role="region", aria_label=about):
+            address = f"/drawing.svg?{urlencode(query)}"
+            drawing = text("object", data=address, type="image/svg+xml", aria_label=about)
+            drawing.style(_size(found["svg"]))
+    if found["trace"]:
+        _trace(found["trace"], name)
+
+
+def _size(svg: str) -> str:
+    """The size of a drawing, as its first tag tells it."""
+    found = re.search(r'<svg[^>]*? width="([0-9.]+)" height="([0-9.]+)"', svg)
+    return f"width: {found[1]}px; height: {found[2]}px" if found else "width: 100%"
+
+
+def _batch(batch: Value, workflow: str) -> Row:
+    failed = "; ".join(f"{id}: {why}" for id, why in (batch.get("failed") or {}).items())
+    return {
+        "key": batch["id"],
+        "batch": cell(short(batch["id"], 60), href=_rows.batch_link(batch["id"], workflow)),
+        "stream": short(batch["stream"], 60),
+        "kind": short(batch.get("transaction"), 60) or "outside",
+        "state": batch["state"],
+        "failed": cell(short(failed, 120), tone="bad") if failed else "",
+    }
+
+
+def _trace(trace: Value, workflow: str) -> None:
+    rows: list[Row] = [
+        {
+            "key": f"{place} {row['id']}",
+            "place": place,
+            "id": cell(short(row["id"], 60), href=_rows.batch_link(row["id"], workflow)),
+            "kind": short(row["kind"]),
+            "of": short(row["of"], 60),
+            "state": short(row["state"]),
+        }
+        for place in ("before", "after")
+        for row in trace[place]
+    ]
+    sources = ", ".join(trace["sources"]) or "none"
+    text("p", f"{short(trace['id'], 60)} is {trace['state']}; its sources: {short(sources, 300)}.")
+    LiveTable("Before and after it", _TRACE, rows, empty="Nothing comes before or after it.")
+
+
+def _letters(found: Value | None, problem: str) -> None:
+    if found is None:
+        text("p", problem, "adb-alarm")
+        return
+    counts = found["counts"]
+    if counts:
+        said = ", ".join(f"{kind} {count(number)}" for kind, number in counts.items())
+        text("p", f"By kind: {said}.", "adb-small")
+    LiveTable(
+        "Dead letters",
+        _columns.LETTERS,
+        [
+            {
+                "key": f"{letter['source']} {letter['identity']}",
+                **{column.name: short(letter.get(column.name), 160) for column in _columns.LETTERS},
+            }
+            for letter in found["letters"]
+        ],
+        empty="None. What cannot be processed comes here with its reason; "
+        "activedb dead-letter retry runs rules again.",
+        filterable=True,
+        height="20rem",
+    )
+
+
+def _pending(found: Any, problem: str) -> None:
+    if found is None:
+        text("p", problem, "adb-alarm")
+        return
+    due = found["pending"] if isinstance(found, Mapping) else found
+    names = list(dict.fromkeys(key for each in due for key in each))
+    LiveTable(
+        "Pending rules",
+        [Column(name, name.replace("_", " ").capitalize()) for name in names],
+        [
+            {"key": str(n), **{key: short(value, 100) for key, value in each.items()}}
+            for n, each in enumerate(due)
+        ],
+        empty="None is due. A worker runs what others leave to it: activedb work FILE.",
+        height="20rem",
+    )

@@ -1,0 +1,180 @@
+"""At a glance: how much, how fast, and what needs somebody."""
+
+from __future__ import annotations
+
+from activedb.dashboard import _columns, _rows
+from activedb.dashboard._cells import Column, Row, cell
+from activedb.dashboard._elements import Figure, Line, text
+from activedb.dashboard._frame import frame, section
+from activedb.dashboard._history import Point
+from activedb.dashboard._poller import Poller, Snapshot
+from activedb.dashboard._words import count, duration, many, rate, short
+
+__all__ = ["overview_page"]
+
+_ATTENTION = (Column("what", "What", wrap=True), Column("do", "What to do", sort=False, wrap=True))
+_OLD_S = 5.0
+_LATELY_S = 300.0
+
+_THROUGHPUT = (
+    Line("committed", lambda point: point.rates["committed"], "good"),
+    Line("aborted", lambda point: point.rates["aborted"], "bad"),
+    Line("rules fired", lambda point: point.rates["fired"], "accent", "dashed"),
+)
+
+
+def _ms(name: str, colour: str) -> Line:
+    """A quantile in milliseconds."""
+
+    def value(point: Point) -> float | None:
+        seconds = point.latencies_s.get(name)
+        return None if seconds is None else seconds * 1000
+
+    return Line(name, value, colour, "dashed" if name.endswith("p99") else "solid")
+
+
+_LATENCY = (
+    _ms("transaction p50", "accent"),
+    _ms("transaction p99", "bad"),
+    _ms("rule p50", "other"),
+    _ms("rule p99", "warn"),
+)
+
+
+def overview_page(poller: Poller) -> None:
+    """Figures, two charts, what needs attention, and all counters."""
+    with frame(poller, "Overview", "/") as live:
+        live.figures("Now", lambda snapshot: _figures(poller, snapshot))
+        with text("div", classes="adb-columns"):
+            with section("Throughput", "Top-level transactions and rules, per second."):
+                live.lines(
+                    "Throughput", "per second", _THROUGHPUT, lambda _: _throughput_said(poller)
+                )
+            with section(
+                "Latency",
+                "In ms: half of all took no longer than p50, 99 of 100 than p99.",
+            ):
+                live.lines("Latency", "ms", _LATENCY, _latency_said)
+        with section("Needs attention"):
+            live.table(
+                "What needs attention",
+                _ATTENTION,
+                _attention,
+                empty="Nothing: no quarantined rules, long waits, fresh deadlocks or dead letters.",
+            )
+        with section("Aborted lately", "Of the last thousand transactions that have ended."):
+            live.table(
+                "Transactions aborted lately",
+                _columns.RECENT,
+                _rows.aborts,
+                empty="None of them has aborted.",
+                height="18rem",
+            )
+        with section("Counters", "Since the process opened its database."):
+            live.table(
+                "Counters",
+                _columns.COUNTERS,
+                _rows.counters,
+                empty="Nothing has been counted yet.",
+                filterable=True,
+                height="18rem",
+            )
+
+
+def _figures(poller: Poller, snapshot: Snapshot) -> list[Figure]:
+    points = poller.history.points
+    rates = points[-1].rates if points else {}
+    state = snapshot.state or {"forest": {"total": 0, "shown": []}, "locks": {}, "latency_s": {}}
+    forest, locks = state["forest"], state["locks"]
+    waiting = sum(1 for node in forest["shown"] if node["waits_for"])
+    latency = state["latency_s"].get("transaction", {})
+    failed, half = rates.get("failed", 0), duration(latency.get("p50") or None)
+    return [
+        Figure("Committed", rate(rates.get("committed")), "/s"),
+        Figure(
+            "Aborted",
+            rate(rates.get("aborted")),
+            "/s",
+            tone="warn" if rates.get("aborted", 0) > rates.get("committed", 0) else "",
+        ),
+        Figure("Live now", count(forest["total"]), "transactions"),
+        Figure("Waiting", count(waiting), "for locks", tone="warn" if waiting else ""),
+        Figure("Locks", count(locks.get("total", 0))),
+        Figure("Rules fired", rate(rates.get("fired")), "/s"),
+        Figure("Rules failed", rate(rates.get("failed")), "/s", tone="bad" if failed else ""),
+        Figure("Latency p99", duration(latency.get("p99") or None), note=f"p50 {half}"),
+    ]
+
+
+def _throughput_said(poller: Poller) -> str:
+    points = poller.history.points
+    if not points:
+        return ""
+    rates = points[-1].rates
+    return (
+        f"{rate(rates['committed'])} committed, {rate(rates['aborted'])} aborted and "
+        f"{rate(rates['fired'])} rules fired per second"
+    )
+
+
+def _latency_said(snapshot: Snapshot) -> str:
+    latency = (snapshot.state or {}).get("latency_s", {}).get("transaction", {})
+    half, longest = duration(latency.get("p50") or None), duration(latency.get("p99") or None)
+    return f"half of the transactions take no more than {half}, 99 of 100 no more than {longest}"
+
+
+def _attention(snapshot: Snapshot) -> list[Row]:
+    state = snapshot.state
+    if state is None:
+        return []
+    rows: list[Row] = []
+
+    def add(what: object, todo: str, href: str) -> None:
+        rows.append({"key": str(what), "what": cell(str(what), href=href), "do": todo})
+
+    for rule in state["rules"]:
+        if rule["quarantined"]:
+            add(
+                f"rule {short(rule['name'], 60)} is in quarantine",
+                f"mend it, then: activedb rules enable {short(rule['name'], 60)}",
+                "/rules",
+            )
+    now_s = state["process"]["now_s"]
+    for node in state["forest"]["shown"]:
+        age_s = now_s - node["began_s"]
+        if node["waits_for"] and age_s > _OLD_S:
+            add(
+                f"transaction {node['id']} {_rows.label(node)} waits for "
+                f"{_rows.ids(node['waits_for'], 3)}",
+                "see on the page of the blocker what it does; a wait ends after lock_timeout_ms",
+                f"/transactions/{int(node['waits_for'][0])}",
+            )
+    fresh = [each for each in state["deadlocks"] if now_s - each["at_s"] < _LATELY_S]
+    if fresh:
+        add(
+            f"{many(len(fresh), 'deadlock')} in the last five minutes",
+            "victims are tried again; if it costs too much, lock in one order",
+            "/locks",
+        )
+    for stream in state["streams"]:
+        name = short(stream["name"], 60)
+        if stream["dead"]:
+            add(
+                f"stream {name} has {many(stream['dead'], 'dead letter')}",
+                "activedb dead-letter ls tells the reasons",
+                "/batches",
+            )
+        if stream["late"]:
+            add(
+                f"stream {name} has {many(stream['late'], 'late event')}",
+                "they are kept aside; a longer delay of the stream waits for them",
+                "/batches",
+            )
+    dropped = state["counters"].get("partials_dropped", 0)
+    if dropped:
+        add(
+            f"{many(dropped, 'event')} kept for patterns had to be forgotten",
+            "raise partials_max, or make the pattern expire sooner",
+            "/rules",
+        )
+    return rows
