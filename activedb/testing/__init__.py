@@ -1,0 +1,24 @@
+"""Testing rules: what has fired and why not, crashes at named points, and places for databases.
+
+For pytest the fixtures of `pytest_activedb` bring this; it works without pytest, too. README.md
+shows both.
+"""
+
+from activedb.testing._crashes import POINTS, Crash, Crashed, crashing
+from activedb.testing._killed import Killed, run_until_killed
+from activedb.testing._places import ScratchServer, scratch_url
+from activedb.testing._seen import Firing
+from activedb.testing._witness import Witness
+
+__all__ = [
+    "POINTS",
+    "Crash",
+    "Crashed",
+    "Firing",
+    "Killed",
+    "ScratchServer",
+    "Witness",
+    "crashing",
+    "run_until_killed",
+    "scratch_url",
+]

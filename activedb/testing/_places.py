@@ -1,0 +1,75 @@
+"""Servers and schemas that tests run in."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from activedb.store import drop_left_schemas, scratch_schema
+from activedb.store.embedded import EmbeddedServer
+
+__all__ = ["ScratchServer", "scratch_url"]
+
+
+class ScratchServer:
+    """A server for tests: one of your own, or an embedded one in a folder, kept between runs.
+
+    Several processes may use the same folder. What tests that were killed have left is dropped when
+    nobody else uses the server.
+
+    Parameters
+    ----------
+    url : str or None
+        Of a server of your own, with a role that may create schemas; None: the embedded one.
+    folder : Path
+        Where the embedded one keeps its data.
+
+    Attributes
+    ----------
+    url : str
+        Secret: it may have a password.
+
+    Raises
+    ------
+    InvalidURL, ServerUnreachable, ConfigurationError
+    """
+
+    def __init__(self, url: str | None, folder: Path):
+        self._open = ExitStack()
+        with self._open:
+            if url is None:
+                url = self._open.enter_context(EmbeddedServer.start(folder)).url
+            self._open.enter_context(drop_left_schemas(url))
+            self.url = url
+            self._open = self._open.pop_all()
+
+    def close(self) -> None:
+        """Leave the server; an embedded one stops when nobody uses it any more."""
+        self._open.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def scratch_url(server_url: str) -> AbstractContextManager[str]:
+    """The URL of an empty schema on a server, for a block; the schema goes when the block ends.
+
+    Any program that is given it, as ``ACTIVEDB_URL`` say, works in that schema.
+
+    Raises
+    ------
+    ServerUnreachable
+    LockTimeout
+        At the end, if somebody has a transaction open in it.
+    """
+    return scratch_schema(server_url)
