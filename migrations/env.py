@@ -1,11 +1,16 @@
-"""Alembic's entry: migrations of activedb's own tables run on the connection handed in."""
+"""Alembic's entry: migrations of activedb's own tables.
+
+They run on the connection handed in; without one they are written as a script.
+"""
 
 from alembic import context
 
-connection = context.config.attributes["connection"]
-context.configure(
-    connection=connection,
-    version_table=context.config.attributes["version_table"],
-    transactional_ddl=True,
-)
-context.run_migrations()
+attributes = context.config.attributes
+options = {"version_table": attributes["version_table"], "transactional_ddl": True}
+if context.is_offline_mode():
+    context.configure(dialect_name="postgresql", literal_binds=True, **options)
+    with context.begin_transaction():
+        context.run_migrations()
+else:
+    context.configure(connection=attributes["connection"], **options)
+    context.run_migrations()

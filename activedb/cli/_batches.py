@@ -64,7 +64,8 @@ def ls(
 ) -> None:
     """List the batches, with what became of them and which of their transactions have failed."""
     reporter = Reporter(as_json=as_json)
-    with reporter.own_output(), _history(file, url, workflow) as history:
+    doing = reporter.looking("looking at the database")
+    with reporter.own_output(), doing, _history(file, url, workflow) as history:
         found = [
             batch
             for batch in history.batches()
@@ -96,7 +97,8 @@ def lineage(
 ) -> None:
     """Tell where a batch or transaction comes from, and what comes from it."""
     reporter = Reporter(as_json=as_json)
-    with reporter.own_output(), _history(file, url, workflow) as history:
+    doing = reporter.looking("looking at the database")
+    with reporter.own_output(), doing, _history(file, url, workflow) as history:
         found = history.trace(id)
         _draw(svg, history, id)
     rows = [("before", each) for each in found.before] + [("after", each) for each in found.after]
@@ -126,7 +128,8 @@ def cover(
 ) -> None:
     """Tell which source batches hang together with a batch: its least independent cover."""
     reporter = Reporter(as_json=as_json)
-    with reporter.own_output(), _history(file, url, workflow) as history:
+    doing = reporter.looking("looking at the database")
+    with reporter.own_output(), doing, _history(file, url, workflow) as history:
         found = history.cover(id, consecutive=consecutive, rounds=rounds)
         _draw(svg, history, id)
     reporter.rows(

@@ -18,8 +18,9 @@ from activedb.cli._staged import take_staged
 from activedb.engine import Database, connect
 from activedb.errors import ActiveDBError, ConfigurationError, DefinitionError
 from activedb.streams import Staged, Stream
+from activedb.trust import check_trusted
 
-__all__ = ["Options", "databases_of", "feed_stream", "opened", "run_job"]
+__all__ = ["Options", "databases_of", "feed_class", "feed_stream", "opened", "run_job"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ def feed_stream(
     run = db.stream_run(stream)
     run.fail_fast = fail_fast
     before = run.totals()
-    feed = _feed_class()(
+    feed = feed_class()(
         stream,
         input,
         checkpoint,
@@ -119,7 +120,7 @@ def feed_stream(
     return Outcome.of(db, run, before, seconds)
 
 
-def _feed_class() -> Any:
+def feed_class() -> Any:
     """What feeds streams: named by an entry point, because it stands above this package."""
     for entry in importlib.metadata.entry_points(group="activedb.feeds", name="spark"):
         return entry.load()
@@ -183,6 +184,7 @@ def _execute(file: Path) -> Any:
     """Run a user's file as a module."""
     if not file.is_file():
         raise ConfigurationError(f"there is no file {file}")
+    check_trusted(file)
     spec = importlib.util.spec_from_file_location(file.stem, file.resolve())
     if spec is None or spec.loader is None:
         raise ConfigurationError(f"{file} is not a Python file")

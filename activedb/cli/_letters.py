@@ -56,7 +56,7 @@ def ls(
 ) -> None:
     """List the dead letters."""
     reporter = Reporter(as_json=as_json)
-    with opened(None, url) as db:
+    with reporter.looking("looking at the database"), opened(None, url) as db:
         letters = db.dead_letters(source, kind=kind)
     _rows(
         reporter,
@@ -77,7 +77,7 @@ def show(
 ) -> None:
     """Show one dead letter with its payload: the event, or the rule's occurrence."""
     reporter = Reporter(as_json=as_json)
-    with opened(None, url) as db:
+    with reporter.looking("looking at the database"), opened(None, url) as db:
         found = [x for x in db.dead_letters(source) if x.identity == identity]
     if not found:
         raise _no_letter(source, identity)
@@ -161,7 +161,8 @@ def run_pending(file: Path | None, url: str | None, reporter: Reporter) -> None:
     ConfigurationError, DefinitionError
         If file or URL are not as they should be.
     """
-    with reporter.own_output(), opened(file, url) as db:
+    doing = reporter.looking("looking at the database")
+    with reporter.own_output(), doing, opened(file, url) as db:
         pending = db.pending_firings()
     _rows(
         reporter,

@@ -1,19 +1,8 @@
-"""Commands, their options, and what the process exits with.
-
-========== ======================================================================
-status     meaning
-========== ======================================================================
-0          done
-1          the run failed, (demo) the outcome disagrees with the recount, (audit) violations,
-           (rules analyze --strict) findings, (dead-letter retry) some are left
-2          wrong usage, configuration or definition
-3          no database server answers
-130        interrupted (a follower that Ctrl-C has ended, too); a worker or follower told twice
-========== ======================================================================
-"""
+"""Commands and their options; `_exits` says what the process exits with."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import logging
 import os
 import sys
@@ -26,28 +15,27 @@ from typer.exceptions import TyperException
 
 from activedb.cli._audit import run_audit
 from activedb.cli._batches import app as batches
+from activedb.cli._bench import bench
+from activedb.cli._dashboard import dashboard
 from activedb.cli._demo import run_demo
+from activedb.cli._doctor import doctor
+from activedb.cli._exits import INTERRUPTED, message_of, status_of
 from activedb.cli._follow import run_follower, stop_following
+from activedb.cli._grafana import grafana
 from activedb.cli._job import Options, run_job
 from activedb.cli._letters import app as dead_letters
 from activedb.cli._letters import run_pending
 from activedb.cli._match import match
+from activedb.cli._migrate import migrate
+from activedb.cli._options import Json, Trace, Url
 from activedb.cli._report import Reporter
+from activedb.cli._roles import roles
 from activedb.cli._rules import app as rules
+from activedb.cli._status import status
+from activedb.cli._top import top
 from activedb.cli._work import run_worker
-from activedb.engine import connect
-from activedb.errors import (
-    ActiveDBError,
-    ConfigurationError,
-    DefinitionError,
-    RuleSyntaxError,
-    ServerUnreachable,
-    StreamError,
-)
 
 __all__ = ["main"]
-
-_INTERRUPTED = 130
 
 app = typer.Typer(
     help="Active rules over a SQL store.",
@@ -59,14 +47,24 @@ app = typer.Typer(
 app.add_typer(rules, name="rules")
 app.add_typer(dead_letters, name="dead-letter")
 app.add_typer(batches, name="batches")
-app.command()(match)
 
-Url = Annotated[
-    str | None,
-    typer.Option(help="Database URL; ACTIVEDB_URL by default, else the embedded Postgres."),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
-Trace = Annotated[bool, typer.Option("--traceback", help="Show a traceback when it fails.")]
+
+def _tell_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(f"activedb {importlib.metadata.version('activedb')}")
+        raise typer.Exit
+
+
+@app.callback()
+def every_command(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_tell_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Active rules over a SQL store."""
 
 
 @app.command()
@@ -145,13 +143,6 @@ def demo(
     """
     if not run_demo(events=events, seed=seed, url=url, reporter=Reporter(as_json=as_json)):
         raise typer.Exit(1)
-
-
-@app.command()
-def migrate(url: Url = None, show_traceback: Trace = False) -> None:
-    """Bring activedb's own tables in the database to the newest version."""
-    connect(url).close()
-    typer.echo("activedb's tables are up to date")
 
 
 @app.command()
@@ -254,7 +245,11 @@ def follow(
             reporter=reporter,
         )
     if was_interrupted:
-        raise typer.Exit(_INTERRUPTED)
+        raise typer.Exit(INTERRUPTED)
+
+
+for command in (match, status, top, dashboard, doctor, migrate, bench, roles, grafana):
+    app.command()(command)
 
 
 def main() -> None:
@@ -266,36 +261,19 @@ def main() -> None:
 
 def _status(arguments: list[str]) -> int:
     try:
-        status = app(arguments, standalone_mode=False)
+        ended = app(arguments, standalone_mode=False)
     except TyperException as error:
         if str(error):  # a call without arguments has shown the help
             typer.echo(f"error: {str(error).rstrip('.')}; --help shows how to call it", err=True)
         return 2
     except KeyboardInterrupt:
-        status = _INTERRUPTED
+        ended = INTERRUPTED
     except Exception as error:
         if "--traceback" in arguments:
             traceback.print_exc()
         else:
-            typer.echo(f"error: {_shown(error)}", err=True)
-        return _status_of(error)
-    if status == _INTERRUPTED:  # typer turns an interrupt into this status, too
+            typer.echo(f"error: {message_of(error)}", err=True)
+        return status_of(error)
+    if ended == INTERRUPTED:  # typer turns an interrupt into this status, too
         typer.echo("interrupted; run the command again to go on", err=True)
-    return status if isinstance(status, int) else 0
-
-
-def _status_of(error: Exception) -> int:
-    if isinstance(error, ServerUnreachable):
-        return 3
-    if isinstance(error, ConfigurationError | DefinitionError):
-        return 2
-    return 1
-
-
-def _shown(error: Exception) -> str:
-    if isinstance(error, RuleSyntaxError):  # the text's own line, with a caret below it
-        return str(error)
-    text = " ".join(str(error).split())
-    if isinstance(error, ActiveDBError) and not isinstance(error, StreamError):
-        return text
-    return f"{type(error).__name__}: {text} (--traceback shows where)"
+    return ended if isinstance(ended, int) else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
@@ -20,6 +21,7 @@ from activedb.engine import Database, StreamRun
 __all__ = ["Outcome", "Reporter"]
 
 _LINE_EVERY_S = 5.0
+_SHORT_S = 1.0
 
 
 @dataclass(slots=True)
@@ -97,6 +99,38 @@ class Reporter:
             self._line(doing)
             yield
 
+    @contextmanager
+    def looking(self, doing: str) -> Iterator[None]:
+        """Show progress if the block, which is short as a rule, takes longer than a second."""
+        self._began = self._printed = time.monotonic()
+        latch = threading.Lock()
+        shown: list[Status] = []
+        is_over = False
+
+        def show() -> None:
+            with latch:
+                if is_over:
+                    return
+                if not self._err.is_terminal:
+                    self._line(doing)
+                    return
+                self._status = self._err.status(doing)
+                self._status.start()
+                shown.append(self._status)
+
+        timer = threading.Timer(_SHORT_S, show)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+            with latch:
+                is_over = True
+            for status in shown:
+                status.stop()
+            self._status = None
+
     def progress(self, db: Database, run: StreamRun, events: int, batch: object = None) -> None:
         """Count `events` more, which are durable now; `batch`: what the feed says of its last."""
         self._events += events
@@ -134,11 +168,22 @@ class Reporter:
                 table.add_row(name, figure)
         self._out.print(table)
 
+    def json(self, record: Mapping[str, Any]) -> None:
+        """Print one JSON object."""
+        self._out.print_json(json.dumps(record, default=str))
+
+    def says(self, text: str | Text, record: Mapping[str, Any]) -> None:
+        """Print a text, or one JSON object."""
+        if self._as_json:
+            self.json(record)
+        else:
+            self._out.print(text, highlight=False, markup=False, soft_wrap=True)
+
     def rows(
         self,
         title: str,
         columns: Sequence[str],
-        rows: Sequence[Sequence[str]],
+        rows: Sequence[Sequence[str | Text]],
         as_json: Mapping[str, Any],
     ) -> None:
         """Print a table with a header, or one JSON object."""
@@ -149,7 +194,7 @@ class Reporter:
         for column in columns:
             table.add_column(column)
         for row in rows:
-            table.add_row(*map(Text, row))
+            table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
         self._out.print(table)
 
     def _line(self, text: str) -> None:

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from activedb.cli._job import databases_of, opened
+from activedb.cli._report import Reporter
 from activedb.errors import ConfigurationError, DefinitionError
 
 if TYPE_CHECKING:
@@ -213,7 +214,7 @@ def load(
     PROGRAM, or any if there is none. The database keeps the names, versions and settings of the
     rules; programs run them that load the same file with db.rules.load_file.
     """
-    with ExitStack() as stack:
+    with ExitStack() as stack, Reporter(as_json=as_json).looking("opening the database"):
         with redirect_stdout(sys.stderr):
             db = stack.enter_context(opened(program, url))
             db.declare_existing()
@@ -258,7 +259,7 @@ def _loaded(
 
 
 def _switch(name: str, file: Path | None, url: str | None, *, enabled: bool, as_json: bool) -> None:
-    with ExitStack() as stack:
+    with ExitStack() as stack, Reporter(as_json=as_json).looking("opening the database"):
         with redirect_stdout(sys.stderr):
             db = stack.enter_context(opened(file, url))
         version = db.rules.switch(name, enabled=enabled)

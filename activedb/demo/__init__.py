@@ -5,11 +5,14 @@ The paper's running example (Wang, Rundensteiner, Ellison 2011, section 1 and fi
     Ward(…).sightings() ──► write_files ──► stream "ward", rules (define) ──► tables ──┐
             │                                                                          compare
             └────────────────────────► replay ──► what the tables must hold ───────────┘
+
+And `measure`, which tells how fast small transactions, rules and events are here.
 """
 
 from __future__ import annotations
 
 from activedb.demo._generator import BEHAVIOURS, DELAY, FileFormat, Sighting, Ward, write_files
+from activedb.demo._measurement import Measured, measure
 from activedb.demo._replay import compare, replay
 from activedb.demo._ward import WardTables, define
 
@@ -17,11 +20,13 @@ __all__ = [
     "BEHAVIOURS",
     "DELAY",
     "FileFormat",
+    "Measured",
     "Sighting",
     "Ward",
     "WardTables",
     "compare",
     "define",
+    "measure",
     "replay",
     "write_files",
 ]

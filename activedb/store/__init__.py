@@ -10,10 +10,12 @@ from activedb.store._connect import new_metadata, open_store
 from activedb.store._detector_rows import Adopted, DetectorRows
 from activedb.store._flushes import listen_to_flushes
 from activedb.store._hints import Hints
-from activedb.store._journal import Journal
+from activedb.store._journal import Journal, Standing
 from activedb.store._keyed_values import KeyedValues
 from activedb.store._locking_reads import LockingRead, plan_locks
+from activedb.store._migrations import Migrations, migration_sql
 from activedb.store._overlay import Unlocked, tables_of
+from activedb.store._overview import Overview, database_migrations, lacking_rights, read_overview
 from activedb.store._pgoutput import (
     Begin,
     Commit,
@@ -26,8 +28,11 @@ from activedb.store._pgoutput import (
     Update,
 )
 from activedb.store._program_journal import ProgramJournal
+from activedb.store._roles import Right, missing_rights, rights_of_roles, role_statements
 from activedb.store._rows import named_rows
 from activedb.store._rule_rows import RuleRows
+from activedb.store._scratch import drop_left_schemas, scratch_schema
+from activedb.store._server_facts import ServerFacts, server_facts
 from activedb.store._server_waits import Backend
 from activedb.store._session import Durable, Session
 from activedb.store._slot import Peeked, Slot
@@ -42,7 +47,7 @@ from activedb.store._statements import (
     plan_write,
     rows_by_default,
 )
-from activedb.store._store import Store
+from activedb.store._store import TRIGGER_POINTS, Store
 from activedb.store._stream_journal import LedgerEntry, StreamJournal
 from activedb.store._tables import Key, Row, Tables, TableSpec, is_storable
 from activedb.store._workflow_journal import (
@@ -63,6 +68,7 @@ from activedb.store._written import (
 )
 
 __all__ = [
+    "TRIGGER_POINTS",
     "Adopted",
     "Attempt",
     "Backend",
@@ -90,21 +96,26 @@ __all__ = [
     "LockingRead",
     "Log",
     "Message",
+    "Migrations",
     "Note",
+    "Overview",
     "Parameters",
     "Peeked",
     "Piece",
     "ProgramJournal",
     "Recorded",
     "Relation",
+    "Right",
     "Row",
     "RuleRows",
+    "ServerFacts",
     "Session",
     "Sink",
     "Slot",
     "StagedBatch",
     "StagedJournal",
     "Staging",
+    "Standing",
     "StatementPlan",
     "Store",
     "StreamJournal",
@@ -116,20 +127,30 @@ __all__ = [
     "WorkflowJournal",
     "borrow",
     "connection_of",
+    "database_migrations",
     "delete_of",
+    "drop_left_schemas",
     "insert_of",
     "insert_of_rows",
     "is_storable",
+    "lacking_rights",
     "listen_to",
     "listen_to_flushes",
+    "migration_sql",
+    "missing_rights",
     "named_rows",
     "new_metadata",
     "numbering",
     "open_store",
     "plan_locks",
     "plan_write",
+    "read_overview",
+    "rights_of_roles",
+    "role_statements",
     "rows_by_default",
+    "scratch_schema",
     "select_of",
+    "server_facts",
     "staging",
     "tables_of",
     "update_of",

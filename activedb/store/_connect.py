@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from sqlalchemy import URL, MetaData, make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy import MetaData, make_url
 
-from activedb.config import Settings, mask_url
-from activedb.errors import InvalidURL
+from activedb.config import Settings
 from activedb.store._memory import MemoryStore
 from activedb.store._postgres import PostgresStore
 from activedb.store._store import Store
+from activedb.store._urls import postgres_url
 from activedb.store.embedded import EmbeddedServer
 
 __all__ = ["new_metadata", "open_store"]
@@ -48,23 +47,10 @@ def open_store(metadata: MetaData, settings: Settings, *, fresh: bool = False) -
             server.close()
             raise
     else:
-        store = PostgresStore(_postgres_url(url), metadata, settings, fresh=fresh)
+        store = PostgresStore(postgres_url(url), metadata, settings, fresh=fresh)
     try:
         store.migrate()
     except BaseException:
         store.close()
         raise
     return store
-
-
-def _postgres_url(text: str) -> URL:
-    try:
-        url = make_url(text)
-    except (ArgumentError, ValueError):
-        url = None
-    if url is None or url.get_backend_name() != "postgresql":
-        raise InvalidURL(
-            f"cannot use {mask_url(text)!r} as a database URL; write "
-            f"postgresql+psycopg://user:password@host:5432/database or memory://"
-        )
-    return url

@@ -25,10 +25,13 @@ import threading
 from typing import TYPE_CHECKING, Self
 
 from activedb.errors import ActiveDBError, ConfigurationError
-from activedb.store._binaries import postgres_programs
+from activedb.store._account import server_account
+from activedb.store._binaries import POSTGRES_VERSION, postgres_programs
 from activedb.store._filelock import FileLock, exclusive
-from activedb.store._home import choose_home
+from activedb.store._home import choose_home, existing_home
 from activedb.store._postmaster import START_S_MAX, STOP_S_MAX, Postmaster
+
+__all__ = ["POSTGRES_VERSION", "EmbeddedServer", "check_programs", "home_of"]
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -128,6 +131,36 @@ class EmbeddedServer:
         traceback: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def home_of(folder: Path) -> Path | None:
+    """The home of the server that a folder has; None if no server was ever started there.
+
+    Nothing is made or started.
+
+    Raises
+    ------
+    ConfigurationError
+        The folder cannot be looked at.
+    """
+    try:
+        return existing_home(folder.resolve())
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot look at the folder {folder} of the embedded server: {error}; run as who owns "
+            f"it, or set ACTIVEDB_FOLDER to another one"
+        ) from error
+
+
+def check_programs() -> None:
+    """Check that the embedded server's programs are there for who runs it.
+
+    Raises
+    ------
+    ConfigurationError
+        They are not, or there is nobody to run them as.
+    """
+    postgres_programs(server_account())
 
 
 def _leave(postmaster: Postmaster, users: FileLock) -> None:

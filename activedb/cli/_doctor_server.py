@@ -1,0 +1,193 @@
+"""What ``activedb doctor`` looks at on the database server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from activedb.cli._doctor_machine import connections_max
+from activedb.cli._findings import Finding
+from activedb.cli._place import server_of
+from activedb.config import Settings, mask_url
+from activedb.errors import ActiveDBError
+from activedb.store import ServerFacts, database_migrations, lacking_rights, server_facts
+
+__all__ = ["CHECKS", "server_checks", "version_of"]
+
+_TESTED = (15, 18)
+_SKEW_S_MAX = 1.0
+
+
+def server_checks(settings: Settings) -> Iterator[Finding]:
+    """Everything about the server; one finding if it cannot be asked."""
+    if settings.url == "memory://":
+        yield Finding("server", "ok", "none: memory:// keeps everything in the process")
+        return
+    try:
+        with server_of(settings) as url:
+            if url is None:
+                yield Finding("server", "ok", "the embedded one, which is made when needed")
+                return
+            facts = server_facts(url, settings.db_schema)
+            tables = _tables(url, settings, facts)
+    except ActiveDBError as error:
+        yield _problem("server", error)
+        return
+    yield from version_of(facts, settings)
+    for check in CHECKS:
+        yield check(facts, settings)
+    yield tables
+
+
+def _problem(what: str, error: ActiveDBError) -> Finding:
+    """An error's message, which ends with what to do."""
+    found, _, advice = str(error).rpartition("; ")
+    return Finding(what, "problem", found or str(error), advice or "see what the server's log says")
+
+
+def version_of(facts: ServerFacts, settings: Settings) -> Iterator[Finding]:
+    """Which server it is."""
+    where = "embedded" if settings.url is None else mask_url(settings.url)
+    said = f"PostgreSQL {facts.version} ({where}), as {facts.role}"
+    first, last = _TESTED
+    major = facts.number // 10_000
+    if major < first:
+        advice = f"use a server of version {first} or newer, or leave the URL out"
+        yield Finding("server", "problem", said, advice)
+    elif major > last:
+        advice = f"tested are versions {first} to {last}: if something is odd, use one of these"
+        yield Finding("server", "note", said, advice)
+    else:
+        yield Finding("server", "ok", said)
+
+
+def _writable(facts: ServerFacts, settings: Settings) -> Finding:
+    if facts.is_read_only:
+        return Finding(
+            "writing",
+            "problem",
+            "the server takes no writes: it is a standby, or sets default_transaction_read_only",
+            "name the primary server, as host=a,b&target_session_attrs=read-write does",
+        )
+    return Finding("writing", "ok", f"database {facts.database} can be written to")
+
+
+def _encryption(facts: ServerFacts, settings: Settings) -> Finding:
+    if not facts.is_encrypted and not facts.is_local:
+        return Finding(
+            "encryption",
+            "note",
+            "the connection goes over the network in plain text",
+            "add ?sslmode=verify-full&sslrootcert=… to the URL (docs/security.md)",
+        )
+    said = "TLS" if facts.is_encrypted else "none, and not needed within this computer"
+    return Finding("encryption", "ok", said)
+
+
+def _encoding(facts: ServerFacts, settings: Settings) -> Finding:
+    if facts.encoding != "UTF8":
+        return Finding(
+            "encoding",
+            "problem",
+            f"{facts.encoding}: not every text can be kept",
+            "CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0, and use that",
+        )
+    return Finding("encoding", "ok", "UTF8")
+
+
+def _zone(facts: ServerFacts, settings: Settings) -> Finding:
+    return Finding("time zone", "ok", f"{facts.zone}; activedb's own connections use UTC")
+
+
+def _skew(facts: ServerFacts, settings: Settings) -> Finding:
+    apart = abs(facts.ahead_s) - facts.uncertain_s
+    way = "ahead of" if facts.ahead_s > 0 else "behind"
+    said = f"the server's is {abs(facts.ahead_s):,.3f} s {way} this computer's"
+    said += f" (± {facts.uncertain_s:,.3f} s)"
+    if apart > min(settings.future_max_s, 60.0):
+        advice = "correct the clock that is wrong: events would be refused as from the future"
+        return Finding("clocks", "problem", said, advice)
+    if apart > _SKEW_S_MAX:
+        advice = "synchronise both (NTP), if times of several machines are compared"
+        return Finding("clocks", "note", said, advice)
+    return Finding("clocks", "ok", said)
+
+
+def _listening(facts: ServerFacts, settings: Settings) -> Finding:
+    if facts.is_pooled or not facts.may_listen:
+        why = "a pooler between here and the server" if facts.is_pooled else "something"
+        return Finding(
+            "sessions",
+            "problem",
+            f"{why} does not keep sessions, which leases, locks and notifications belong to",
+            "connect to the server itself, or set the pooler to session pooling",
+        )
+    return Finding("sessions", "ok", "kept; LISTEN and NOTIFY work")
+
+
+def _room(facts: ServerFacts, settings: Settings) -> Finding:
+    needed = connections_max(settings)
+    free = facts.connections_max - facts.connections_used
+    said = f"{facts.connections_used} of {facts.connections_max} connections are in use"
+    if free < needed:
+        return Finding(
+            "connections",
+            "note",
+            f"{said}; one process may need {needed} under load (threads={settings.threads})",
+            "raise max_connections at the server, or lower threads",
+        )
+    return Finding("connections", "ok", said)
+
+
+def _log(facts: ServerFacts, settings: Settings) -> Finding:
+    if facts.wal_level != "logical":
+        return Finding(
+            "activedb follow",
+            "note",
+            f"wal_level is {facts.wal_level}",
+            "to follow changes: ALTER SYSTEM SET wal_level = logical, and restart the server",
+        )
+    if not facts.may_replicate:
+        advice = "to follow changes: ALTER ROLE … REPLICATION, as a superuser"
+        return Finding("activedb follow", "note", "the role has no REPLICATION", advice)
+    return Finding("activedb follow", "ok", "wal_level is logical, and the role may replicate")
+
+
+CHECKS: tuple[Callable[[ServerFacts, Settings], Finding], ...] = (
+    _writable,
+    _encryption,
+    _encoding,
+    _zone,
+    _skew,
+    _listening,
+    _room,
+    _log,
+)
+"""What is judged by the facts alone."""
+
+
+def _tables(url: str, settings: Settings, facts: ServerFacts) -> Finding:
+    """Activedb's own tables: their version, and whether this role may make, or use, them."""
+    try:
+        found = database_migrations(url, settings.db_schema)
+        lacking = [] if found.due else lacking_rights(url, settings.db_schema)
+    except ActiveDBError as error:
+        return _problem("tables", error)
+    schema = settings.db_schema or facts.schema
+    if found.are_newer:
+        said = f"version {found.found}, and this activedb knows those up to {found.newest}"
+        return Finding("tables", "problem", said, "install the newer activedb that has made them")
+    if found.due:
+        said = f"version {found.found or 'none'}; {found.newest} is the newest"
+        if facts.may_make_tables if facts.schema_exists else facts.may_make_schemas:
+            advice = "nothing: the next program that connects migrates them (or activedb migrate)"
+            return Finding("tables", "note", said, advice)
+        said += f", and {facts.role} may not make tables in schema {schema}"
+        advice = "activedb migrate as their owner, or GRANT CREATE ON SCHEMA … to this role"
+        return Finding("tables", "problem", said, advice)
+    if lacking:
+        tables = sorted({table for table, _ in lacking})
+        shown = ", ".join(tables[:3]) + (", …" if len(tables) > 3 else "")
+        said = f"{facts.role} lacks rights on {shown}"
+        advice = "grant them; activedb roles --sql prints what a role needs"
+        return Finding("tables", "problem", said, advice)
+    return Finding("tables", "ok", f"version {found.found}, in schema {schema}")

@@ -1,0 +1,99 @@
+"""``activedb migrate``: the versions of activedb's own tables."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from activedb.cli._options import Json, Trace, Url
+from activedb.cli._place import server_of
+from activedb.cli._report import Reporter
+from activedb.config import Settings
+from activedb.engine import connect
+from activedb.errors import ConfigurationError
+from activedb.store import Migrations, database_migrations, migration_sql
+
+__all__ = ["migrate"]
+
+
+def migrate(
+    check: Annotated[
+        bool, typer.Option("--check", help="Only tell what is to be done; exit with 1 if any is.")
+    ] = False,
+    sql: Annotated[
+        bool, typer.Option("--sql", help="Only print the statements, for psql or a review.")
+    ] = False,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since",
+            help="With --sql: as of tables of this version (0 for none), without asking a server.",
+        ),
+    ] = None,
+    url: Url = None,
+    as_json: Json = False,
+    show_traceback: Trace = False,
+) -> None:
+    """Bring activedb's own tables in the database to the newest version, and tell what was done.
+
+    Programs do that themselves when they connect, unless their role may not. All of it is one
+    transaction. Exits with 0; with --check, with 1 if something is to be done.
+    """
+    reporter = Reporter(as_json=as_json)
+    if check and sql:
+        raise ConfigurationError("say --check or --sql, not both")
+    if since is not None and not sql:
+        raise ConfigurationError("--since goes with --sql: only a script can begin at any version")
+    settings = Settings.load(url=url)
+    if since is not None:
+        _print_sql(None if since.strip("0") == "" else since, reporter, as_json=as_json)
+        return
+    with reporter.looking("looking at the tables"), server_of(settings) as server:
+        found = database_migrations(server, settings.db_schema)
+        if found.are_newer:
+            raise ConfigurationError(
+                f"activedb's tables are of version {found.found}, and this activedb knows those up "
+                f"to {found.newest}: install the newer activedb that has made them"
+            )
+        if found.due and not check and not sql:
+            reporter.update(f"doing {len(found.due)} migrations")
+            connect(url, monitor="off").close()  # nobody looks at so short a life
+    if sql:
+        _print_sql(found.found, reporter, as_json=as_json)
+        return
+    _report(found, reporter, done=not check)
+    if check and found.due:
+        raise typer.Exit(1)
+
+
+def _print_sql(found: str | None, reporter: Reporter, *, as_json: bool) -> None:
+    try:
+        script = migration_sql(found)
+    except ValueError as error:
+        raise ConfigurationError(f"{error}; activedb migrate --check shows the versions") from error
+    if as_json:
+        reporter.json({"found": found, "sql": script})
+    else:
+        typer.echo(script, nl=False)
+
+
+def _report(found: Migrations, reporter: Reporter, *, done: bool) -> None:
+    version = found.found or "none"
+    if not found.due:
+        title = f"activedb's tables are up to date (version {version})"
+    elif done:
+        title = f"activedb's tables were of version {version}, and are of {found.newest} now"
+    else:
+        title = f"activedb's tables are of version {version}; {found.newest} is the newest"
+    record = {
+        "found": found.found,
+        "newest": found.newest,
+        "done": done and bool(found.due),
+        "migrations": [{"version": name, "purpose": purpose} for name, purpose in found.due],
+    }
+    if found.due:
+        head = "done" if done else "to be done"
+        reporter.rows(title, (head, "what it is for"), found.due, record)
+    else:
+        reporter.says(title, record)

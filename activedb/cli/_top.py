@@ -1,0 +1,260 @@
+"""``activedb top``: what a running process does, in the terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from activedb.cli._options import Attach, AttachToken, Trace
+
+__all__ = ["screen", "top"]
+
+_ROWS_MAX = 12
+_LEAST_ROWS = 3
+_EVERY_S_MIN = 0.2
+_FIXED_LINES = 4  # the two at the top, and empty ones
+
+_RATES = (
+    ("commits", "transactions_committed"),
+    ("aborts", "transactions_aborted"),
+    ("retries", "transactions_retried"),
+    ("rules fired", "rules_fired"),
+    ("rules failed", "rules_failed"),
+    ("matches", "matches"),
+)
+
+
+def top(
+    attach: Attach = None,
+    attach_token: AttachToken = None,
+    every: Annotated[float, typer.Option(min=_EVERY_S_MIN, help="Seconds between two looks.")] = 1,
+    once: Annotated[bool, typer.Option("--once", help="Look once, print it and end.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Look once, and print all of it as one JSON object.")
+    ] = False,
+    show_traceback: Trace = False,
+) -> None:
+    """Show what a running process does: transactions, waits, deadlocks, rules, streams.
+
+    The process has to be opened with monitor = "on" (ACTIVEDB_MONITOR=on). Goes on until Ctrl-C;
+    without a terminal it looks once.
+    """
+    from activedb.monitor import attach as attached  # it takes a while to import
+
+    source = attached(attach, attach_token)
+    console = Console(file=sys.stdout)
+    try:
+        if as_json:
+            console.file.write(json.dumps(source.state(), indent=2) + "\n")
+        elif once or not console.is_terminal:
+            console.print(screen(source.state(), None, _ROWS_MAX))
+        else:
+            _follow(source.state, console, every)
+    finally:
+        source.close()
+
+
+def _follow(state: Callable[[int], dict[str, Any]], console: Console, every_s: float) -> None:
+    """Look again and again, until Ctrl-C."""
+    before = state(0)
+    rows = max(_LEAST_ROWS, min(_ROWS_MAX, (console.height - _FIXED_LINES) // 4 - 3))
+    shown = screen(before, None, rows)
+    try:
+        with Live(shown, console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                time.sleep(every_s)
+                now = state(before["last_seq"])
+                rows = max(_LEAST_ROWS, min(_ROWS_MAX, (console.height - _FIXED_LINES) // 4 - 3))
+                live.update(screen(now, before, rows), refresh=True)
+                before = now
+    except KeyboardInterrupt:
+        return
+
+
+def screen(state: Mapping[str, Any], before: Mapping[str, Any] | None, rows: int) -> RenderableType:
+    """What is shown of a state.
+
+    Parameters
+    ----------
+    before : mapping, optional
+        The state of an earlier look, for what there is of each thing in a second. None: since the
+        process began.
+    rows : int
+        How many rows each table has at most.
+    """
+    parts: list[RenderableType] = [_head(state), _rates(state, before)]
+    parts += _transactions(state, rows)
+    parts += _waits(state, rows)
+    parts += _rules(state, before, rows)
+    parts += _streams(state, rows)
+    return Group(*parts)
+
+
+def _head(state: Mapping[str, Any]) -> Text:
+    process, latency = state["process"], state["latency_s"]
+    up_s = process["now_s"] - process["started_s"]
+    text = Text()
+    text.append(f"activedb {process['version']}", style="bold")
+    text.append(f"  process {process['pid']} on {process['host']}, {process['url']}, ")
+    text.append(f"up {_age(up_s)}; transactions p50 ")
+    text.append(f"{_ms(latency['transaction']['p50'])} p99 {_ms(latency['transaction']['p99'])}")
+    text.append(f", commits p99 {_ms(latency['commit']['p99'])}")
+    text.append(f", rules p99 {_ms(latency['rule']['p99'])}")
+    return text
+
+
+def _rates(state: Mapping[str, Any], before: Mapping[str, Any] | None) -> Text:
+    process = state["process"]
+    since_s = process["started_s"] if before is None else before["process"]["now_s"]
+    counted = {} if before is None else before["counters"]
+    seconds = max(process["now_s"] - since_s, 1e-9)
+    parts = []
+    for label, name in _RATES:
+        total = state["counters"].get(name, 0)
+        parts.append(f"{label} {(total - counted.get(name, 0)) / seconds:,.1f}/s ({total:,})")
+    deadlocks = state["deadlocks"][-1]["n"] if state["deadlocks"] else 0
+    parts.append(f"deadlocks {deadlocks:,}")
+    return Text(", ".join(parts))
+
+
+def _transactions(state: Mapping[str, Any], rows: int) -> list[RenderableType]:
+    forest, now_s = state["forest"], state["process"]["now_s"]
+    table = _table(
+        f"{forest['total']:,} live transactions, the oldest first",
+        ("id", "transaction", "rule", "state", "age", "waits for", "thread"),
+    )
+    for node in forest["shown"][:rows]:
+        is_waiting = bool(node["waits_for"])
+        _row(
+            table,
+            (
+                str(node["id"]),
+                node["called"] or node["path"],
+                node["rule"] or "",
+                "waiting" if is_waiting else node["state"],
+                _age(now_s - node["began_s"]),
+                _ids(node["waits_for"]),
+                node["thread"],
+            ),
+            style="yellow" if is_waiting else "",
+        )
+    return [Text(), table]
+
+
+def _waits(state: Mapping[str, Any], rows: int) -> list[RenderableType]:
+    locks = state["locks"]
+    queue = locks["queue"]
+    if not queue and not state["deadlocks"]:
+        return []
+    table = _table(
+        f"{locks['total']:,} locks, {locks['waits_total']:,} waits",
+        ("waits", "for", "in mode", "behind"),
+    )
+    behind: dict[int, list[int]] = {}
+    for edge in locks["edges"]:
+        if edge["resource"] is not None:
+            behind.setdefault(edge["waiter"], []).append(edge["blocker"])
+    for request in queue[:rows]:
+        waiter = request["id"]
+        _row(table, (str(waiter), request["resource"], request["mode"], _ids(behind.get(waiter))))
+    for found in state["deadlocks"][-1:]:
+        told = f"{_ids(found['ids'])}: {found['victim']} gave way"
+        _row(
+            table, (f"deadlock {found['n']}", ", ".join(found["resources"]), "", told), style="red"
+        )
+    return [Text(), table]
+
+
+def _rules(
+    state: Mapping[str, Any], before: Mapping[str, Any] | None, rows: int
+) -> list[RenderableType]:
+    if not state["rules"]:
+        return []
+    counted = {} if before is None else {r["name"]: r["fired"] for r in before["rules"]}
+    process = state["process"]
+    since_s = process["started_s"] if before is None else before["process"]["now_s"]
+    seconds = max(process["now_s"] - since_s, 1e-9)
+
+    def rate(rule: Mapping[str, Any]) -> float:
+        return float((rule["fired"] - counted.get(rule["name"], 0)) / seconds)
+
+    table = _table(
+        f"{len(state['rules']):,} rules, the busiest first",
+        ("rule", "mode", "state", "matched", "fired", "per s", "aborted", "p99", "partials"),
+    )
+    busiest = sorted(state["rules"], key=lambda rule: (-rate(rule), -rule["matched"]))
+    for rule in busiest[:rows]:
+        is_off = rule["quarantined"] or not rule["enabled"]
+        _row(
+            table,
+            (
+                rule["name"],
+                rule["coupling"],
+                "quarantine" if rule["quarantined"] else "on" if rule["enabled"] else "off",
+                f"{rule['matched']:,}",
+                f"{rule['fired']:,}",
+                f"{rate(rule):,.1f}",
+                f"{rule['aborted']:,}",
+                _ms(rule["p99_s"]),
+                f"{rule['partials']:,}",
+            ),
+            style="red" if rule["quarantined"] else "dim" if is_off else "",
+        )
+    return [Text(), table]
+
+
+def _streams(state: Mapping[str, Any], rows: int) -> list[RenderableType]:
+    if not state["streams"]:
+        return []
+    table = _table(
+        f"{len(state['streams']):,} streams",
+        ("stream", "events", "late", "dead", "waiting", "batches", "behind"),
+    )
+    for stream in state["streams"][:rows]:
+        behind_s = stream["behind_s"]
+        counts = (stream[name] for name in ("events", "late", "dead", "waiting", "batches"))
+        _row(
+            table,
+            (
+                stream["name"],
+                *(f"{count:,}" for count in counts),
+                "" if behind_s is None else _age(behind_s),
+            ),
+        )
+    return [Text(), table]
+
+
+def _table(title: str, columns: Sequence[str]) -> Table:
+    table = Table(title=Text(title), title_justify="left", expand=True, box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, no_wrap=True, overflow="ellipsis")
+    return table
+
+
+def _row(table: Table, cells: Iterable[str], *, style: str = "") -> None:
+    table.add_row(*map(Text, cells), style=style)
+
+
+def _ids(ids: Sequence[int] | None) -> str:
+    shown = [str(each) for each in list(dict.fromkeys(ids or ()))]
+    return ", ".join(shown[:5]) + (f", {len(shown) - 5} more" if len(shown) > 5 else "")
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:,.1f} ms"
+
+
+def _age(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    minutes, hours = seconds / 60, seconds / 3600
+    return f"{minutes:.0f} min" if minutes < 120 else f"{hours:,.0f} h"

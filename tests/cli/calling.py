@@ -1,0 +1,49 @@
+"""The command line, called in this process: what it exits with and what it says."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from activedb.cli import main
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a command has said.
+
+    Attributes
+    ----------
+    status : int
+    out, err : str
+        Standard output and standard error.
+    """
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+class Caller:
+    """Calls ``activedb`` with arguments, over no settings but those that are given."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+        self._monkeypatch = monkeypatch
+        self._capsys = capsys
+
+    def __call__(self, *arguments: str) -> Said:
+        self._monkeypatch.setattr(sys, "argv", ["activedb", *arguments])
+        self._capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = self._capsys.readouterr()
+        assert isinstance(ended.value.code, int)
+        return Said(ended.value.code, out, err)
