@@ -18,6 +18,8 @@ BLOCKS = [
         "docs/batches.md",
         "docs/coupling.md",
         "docs/language.md",
+        "docs/metrics.md",
+        "docs/monitoring.md",
         "docs/sources.md",
         "docs/streams.md",
         "docs/uncertain-time.md",
