@@ -2,7 +2,7 @@
 # the first command makes .venv, later ones only look whether it is still right.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench clean java
+.PHONY: help demo test lint bench docs sbom audit image clean java
 
 # -- the virtual environment -----------------------------------------------------------------------
 #
@@ -59,7 +59,7 @@ java:
 	@$(if $(shell $(JAVA_WILL_DO)),,$(error $(NO_JAVA)))
 
 # The tests wait more than they compute; each process has servers of its own.
-TEST_PROCESSES ?= 2
+TEST_PROCESSES ?= 3
 
 # -- what people run -------------------------------------------------------------------------------
 
@@ -69,7 +69,7 @@ help: ## List these targets
 	@echo 'PYTHON=python3.12          the Python to make .venv with; else the first that will do'
 	@echo 'DEMO_ARGS="--events 5000"  options of activedb demo (--help lists them)'
 	@echo 'PYTEST_ARGS="-k lockmgr"   options of pytest'
-	@echo 'TEST_PROCESSES=4           run the tests in so many processes; else in 2'
+	@echo 'TEST_PROCESSES=4           run the tests in so many processes; else in 3'
 	@echo 'BENCH_ARGS=--json          options of the benchmark'
 
 demo: java $(STAMP) ## Run the hospital ward through Spark and rules into Postgres
@@ -99,6 +99,19 @@ bench: java $(STAMP) ## Measure the lock manager, nested transactions, rules, ev
 	@.venv/bin/python -m benchmarks.pipeline $(BENCH_ARGS)
 	@.venv/bin/python -m benchmarks.demo $(BENCH_ARGS)
 
+docs: $(STAMP) ## Build the documents into site/; warnings are errors
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs build --strict --quiet
+	@echo 'open site/index.html'
+
+sbom: $(STAMP) ## Write what activedb and its extras are made of to dist/activedb.cdx.json (CycloneDX)
+	@.venv/bin/python -m tools.sbom dist/activedb.cdx.json
+
+audit: $(STAMP) ## Look for known vulnerabilities in what is installed
+	@.venv/bin/python -m tools.audit
+
+image: ## Build a container image with activedb and Spark (needs docker or podman)
+	@$(if $(shell command -v podman),podman,docker) build --file Containerfile --tag activedb .
+
 # The server of .activedb outlives a process that was killed. One that is still used is left alone.
 SERVER_IS_GONE = "$(shell $(call FIND_PYTHON,pass))" -c 'import fcntl, sys; \
 	fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX | fcntl.LOCK_NB)' "$$home/server.lock" 2>/dev/null
@@ -114,4 +127,4 @@ clean: ## Remove .venv, caches and the database in .activedb, whose server is st
 	fi; \
 	case $$home in /var/tmp/activedb-*) rm -rf "$$home";; esac; \
 	rm -rf .venv .activedb .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache; \
-	rm -rf build dist; find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf build dist site; find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,66 @@
+"""Looks for known vulnerabilities in what activedb and its extras for users require.
+
+``python -m tools.audit [NAME …]``: of all, or of some. The exact versions that are installed here
+are asked about at PyPI's advisory service, by pip-audit. Exits with 0 if nothing is known of them,
+with 1 if something is, and with 3 if the service could not be asked, which says nothing about them.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Collection, Iterable
+from pathlib import Path
+
+from tools.required import FOR_USERS, required
+
+__all__ = ["main"]
+
+_UNREACHABLE = 3
+_SHOWN_MAX = 300  # characters of what pip-audit says when it fails
+
+
+def main(names: Collection[str], extras: Iterable[str] = FOR_USERS) -> int:
+    """Ask, print what is found, and return the exit status."""
+    found = [each for each in required("activedb", extras) if each.name != "activedb"]
+    if unknown := sorted(set(names) - {each.name for each in found}):
+        print(f"activedb does not require {', '.join(unknown)}", file=sys.stderr)
+        return 2
+    pinned = [
+        f"{each.name}=={each.metadata.version}" for each in found if not names or each.name in names
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        requirements = Path(folder) / "requirements.txt"
+        requirements.write_text("\n".join(pinned) + "\n")
+        command = ("--requirement", str(requirements), "--no-deps", "--disable-pip")
+        done = subprocess.run(  # noqa: S603 - pip-audit, with files of ours
+            [
+                *(sys.executable, "-m", "pip_audit", *command),
+                *("--format", "json", "--progress-spinner", "off"),
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    try:
+        dependencies = json.loads(done.stdout)["dependencies"]
+    except (ValueError, KeyError):
+        reason = " ".join(done.stderr.split())[-_SHOWN_MAX:]
+        print(f"the advisory service could not be asked: {reason}", file=sys.stderr)
+        return _UNREACHABLE
+    known = [(each, vuln) for each in dependencies for vuln in each.get("vulns", ())]
+    skipped = [each for each in dependencies if "skip_reason" in each]
+    for each, vuln in known:
+        fixed = ", ".join(vuln["fix_versions"]) or "no version"
+        print(f"{each['name']} {each['version']}: {vuln['id']}, mended in {fixed}")
+    for each in skipped:
+        print(f"{each['name']}: not asked about: {each['skip_reason']}", file=sys.stderr)
+    asked = len(dependencies) - len(skipped)
+    print(f"{len(known)} known vulnerabilities; asked about {asked} of {len(pinned)} distributions")
+    return 1 if known else _UNREACHABLE if skipped else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
