@@ -21,10 +21,23 @@ _LIFE = (
     "concat(extract(epoch FROM pg_postmaster_start_time()), ' ', "
     "(SELECT extract(epoch FROM stats_reset) FROM pg_stat_bgwriter))"
 )
-_LIFE_NOW = text(f"SELECT {_LIFE}")
+_LIFE_NOW = text(f"SELECT concat({_LIFE}, ' ', pg_current_wal_flush_lsn())")
 _NUMBER = text("SELECT pg_current_xact_id()::text")
 _STATUS = text(f"SELECT {_LIFE}, pg_xact_status(CAST(:number AS xid8))")
 _FUTURE = "22023"  # the number has not been given to any transaction
+# What the log held when the server last recovered: its first checkpoint after that is of the kind
+# that has no redo point of its own, and lies behind all that was on disk before. Who was
+# connected before that has died with the crash. Another timeline's checkpoint says nothing.
+_CAME_TO_DISK = text("""
+    SELECT CAST(CAST(:number AS text) AS numeric)
+        < CAST(split_part(next_xid, ':', 1) AS numeric) * 4294967296
+        + CAST(split_part(next_xid, ':', 2) AS numeric)
+    FROM pg_control_checkpoint()
+    WHERE redo_lsn = checkpoint_lsn
+      AND checkpoint_lsn >= CAST(:flushed AS pg_lsn)
+      AND current_setting('wal_level') <> 'minimal'
+      AND pg_walfile_name(pg_current_wal_lsn()) LIKE lpad(upper(to_hex(timeline_id)), 8, '0') || '%'
+""")
 
 
 def ping_if_idle(engine: Engine) -> None:
@@ -55,7 +68,10 @@ def number_of(connection: Connection) -> str:
 
 
 def named(connection: Connection, number: str) -> str:
-    """A number that the server has told, with the server's life; one round trip per connection."""
+    """A number that the server has told, with the server's life; one round trip per connection.
+
+    The life is its beginning, and how much of the log was on disk when the connection asked.
+    """
     known = connection.info  # of the driver's connection, which has one life
     if "life of the server" not in known:
         known["life of the server"] = connection.execute(_LIFE_NOW).scalar_one()
@@ -68,20 +84,25 @@ def outcome(engine: Engine, number: str, patience_s: float) -> bool | None:
     Waits while the server is away or still at work on the transaction, for `patience_s` at most.
     """
     life, _, transaction = number.rpartition("/")
+    began, _, flushed = life.rpartition(" ")
     until = time.monotonic() + patience_s
     while True:
         try:
             with engine.connect() as connection:
                 now, status = connection.execute(_STATUS, {"number": transaction}).one()
+                if status in ("committed", "in progress") and now != began:
+                    # The server may have crashed, and given the number to somebody else.
+                    given = {"number": transaction, "flushed": flushed}
+                    if connection.execute(_CAME_TO_DISK, given).scalar() is False:
+                        return False
         except DataError as error:
             return False if getattr(error.orig, "sqlstate", None) == _FUTURE else None
         except (DBAPIError, PoolTimeout):
-            now, status = life, "in progress"
+            now, status = began, "in progress"
         if status == "aborted":
             return False
         if status != "in progress":
-            # A server that has crashed since may have given the number to somebody else.
-            return True if status == "committed" and now == life else None
+            return True if status == "committed" and now == began else None
         if time.monotonic() > until:
             return None
         threading.Event().wait(_PAUSE_S)

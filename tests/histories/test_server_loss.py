@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy import Column, Integer, Table, select, text
+from sqlalchemy import Column, Integer, Table, create_engine, select, text
 from sqlalchemy.exc import DBAPIError
 
 import activedb as adb
@@ -226,13 +226,28 @@ def test_connection_cut_at_the_commit_for_good_is_reported_as_unknown(
     assert Server(url).look(orders_found) == [expected + 1]
 
 
+@pytest.fixture
+def lazy_disk(url: str) -> Iterator[None]:
+    """What has not waited for the disk is not there for up to ten seconds."""
+    server = Server(url)
+    server.run("ALTER SYSTEM SET wal_writer_delay = '10s'")
+    server.run("SELECT pg_reload_conf()")
+    yield
+    server.run("ALTER SYSTEM RESET wal_writer_delay")
+    server.run("SELECT pg_reload_conf()")
+
+
+@pytest.mark.usefixtures("lazy_disk")
+@pytest.mark.parametrize("dies", ["backend", "postmaster"])
+@pytest.mark.parametrize("then", ["committed", "open", "checkpoint"])
 def test_commit_that_a_crash_undid_is_not_mistaken_for_another_with_its_number(
-    mortal: Mortal, url: str, wire: Proxy
+    mortal: Mortal, url: str, wire: Proxy, dies: str, then: str
 ) -> None:
-    """A server whose backend is killed starts anew beneath its postmaster, and counts again.
+    """A server counts again after a crash, also one whose backend is killed.
 
     Numbers of transactions that had not reached the disk are given out once more, so a question
-    about one that was lost is answered for another one, which has committed.
+    about one that was lost is answered for another one, which has committed or is at work. The
+    server knows what had reached the disk until its next checkpoint.
     """
     server = Server(url)
     backend = text("SELECT pg_backend_pid()")
@@ -240,17 +255,26 @@ def test_commit_that_a_crash_undid_is_not_mistaken_for_another_with_its_number(
 
     def crash_and_count_on() -> None:
         before = server.look(lambda connection: connection.scalar(number))
-        with contextlib.suppress(DBAPIError):
-            server.look(lambda connection: mortal.kill_backend(connection.scalar(backend)))
+        if dies == "postmaster":
+            mortal.restart()
+        else:
+            with contextlib.suppress(DBAPIError):
+                server.look(lambda connection: mortal.kill_backend(connection.scalar(backend)))
+            wait_until(is_back, RESTART_S_MAX)
+        first = stack.enter_context(open_transaction(url))
+        given_again.append(first < before)
+        if then != "open":
+            stack.close()
+        if then == "checkpoint":
+            server.run("CHECKPOINT")
 
-        def is_passed() -> bool:
-            with contextlib.suppress(DBAPIError):  # while it recovers
-                return bool(server.look(lambda connection: connection.scalar(number)) > before + 9)
-            return False
+    def is_back() -> bool:
+        with contextlib.suppress(DBAPIError):  # while it recovers
+            return bool(server.look(lambda connection: connection.scalar(backend)))
+        return False
 
-        wait_until(is_passed, RESTART_S_MAX)
-
-    with adb.connect(wire.url) as db:
+    given_again: list[bool] = []
+    with contextlib.ExitStack() as stack, adb.connect(wire.url, lock_timeout_ms=2_000) as db:
         shop = open_shop(db)
         shop.buy(1)
         wire.on_cut = crash_and_count_on
@@ -262,17 +286,53 @@ def test_commit_that_a_crash_undid_is_not_mistaken_for_another_with_its_number(
             told = lost.committed
         assert wire.cuts == 1
         # Tried again and done, or reported as unknown; but never as done when it is not.
-        assert server.look(orders_found) == ([2] if told else [1])
+        is_unknown = then == "checkpoint" and given_again == [True]
+        assert told is (None if is_unknown else True)
+        assert server.look(orders_found) == ([1] if is_unknown else [2])
 
 
+@pytest.mark.parametrize("then", ["statistics reset", "checkpoint", "restarted"])
+def test_commit_that_is_there_is_not_mistaken_for_one_that_a_crash_undid(
+    mortal: Mortal, url: str, wire: Proxy, then: str
+) -> None:
+    """Statistics that somebody resets look like a crash, but for what the log says."""
+    server = Server(url)
+
+    def begin_another_life() -> None:
+        if then == "restarted":
+            mortal.restart()
+        else:
+            server.run("SELECT pg_stat_reset_shared('bgwriter')")
+
+    with adb.connect(wire.url) as db:
+        shop = open_shop(db)
+        shop.buy(1)
+        if then == "checkpoint":
+            server.run("CHECKPOINT")
+        wire.on_cut = begin_another_life
+        cut_commit(db, wire, "after")
+        with pytest.raises(ConnectionLost) as lost:
+            shop.buy(2)
+        assert lost.value.committed is None
+        assert server.look(orders_found) == [2]
+
+
+@contextlib.contextmanager
+def open_transaction(url: str) -> Iterator[int]:
+    """A transaction at work, and then committed: its number."""
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        number: int = connection.scalar(text("SELECT pg_current_xact_id()::text::bigint"))
+        yield number
+    engine.dispose()
+
+
+@pytest.mark.usefixtures("lazy_disk")
 @pytest.mark.parametrize("moment", ["a rule", "before flush", "before commit"])
 def test_server_killed_before_a_batch_commits_has_done_once_what_the_batch_has_triggered(
     mortal: Mortal, url: str, moment: str
 ) -> None:
     server = Server(url)
-    # What has committed without waiting for the disk is not there for a while.
-    server.run("ALTER SYSTEM SET wal_writer_delay = '10s'")
-    server.run("SELECT pg_reload_conf()")
     with adb.connect(url) as db:
         notes = Table("notes", db.metadata, Column("number", Integer, primary_key=True))
         db.create_all()
@@ -305,7 +365,6 @@ def test_server_killed_before_a_batch_commits_has_done_once_what_the_batch_has_t
         assert not server.look(
             lambda c: c.execute(select(pending_firings).where(~pending_firings.c.done)).all()
         )
-    server.run("ALTER SYSTEM RESET wal_writer_delay")
 
 
 def test_bank_whose_server_is_killed_again_and_again_is_never_off_by_a_cent(
