@@ -212,7 +212,7 @@ class _Outcome:
         return tuple(dropped), tuple(partially), tuple(waiting)
 
     def _lost_input(self) -> tuple[LostInput, ...]:
-        """The transactions that stand on the output of those that are compensated."""
+        """The transactions that stand on those that are compensated."""
         lineage = self._lineage
         found = []
         below = lineage.descendants(self._compensated)
@@ -222,8 +222,10 @@ class _Outcome:
                 continue
             used = _used_batches(lineage, transaction.inputs)
             lost = tuple(b for b in used if lineage.batch(b).producer in self._gone)
-            if lost:
-                found.append(LostInput(id, lost, len(lost) == len(used)))
+            causes = tuple(each for each in transaction.triggered_by if each in self._gone)
+            if lost or causes:
+                stands_on = len(used) + len(transaction.triggered_by)
+                found.append(LostInput(id, lost, causes, len(lost) + len(causes) == stands_on))
         return tuple(found)
 
     def _broken(self) -> tuple[Broken, ...]:

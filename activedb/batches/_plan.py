@@ -64,19 +64,22 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class LostInput:
-    """A transaction that stands although what it has used was withdrawn.
+    """A transaction that stands although what it stands on was withdrawn.
 
     Attributes
     ----------
     transaction : str
     batches : tuple of str
         What it has used of compensated transactions.
+    triggered_by : tuple of str
+        Compensated transactions that have triggered it without a batch.
     is_all : bool
-        Whether it has used nothing else.
+        Whether it stands on nothing else.
     """
 
     transaction: str
     batches: tuple[str, ...]
+    triggered_by: tuple[str, ...]
     is_all: bool
 
 
@@ -202,9 +205,9 @@ class CompensationPlan:
                 lines.append(f"{name}: {listed(what)}.")
         for lost in self.lost_input:
             much = "all" if lost.is_all else "a part"
-            lines.append(
-                f"{lost.transaction} stands without {much} of its input: {listed(lost.batches)}."
-            )
+            what = "what has triggered it" if lost.triggered_by else "its input"
+            named = listed((*lost.batches, *lost.triggered_by))
+            lines.append(f"{lost.transaction} stands without {much} of {what}: {named}.")
         if self.interference:
             lines.append("Interfering: " + "; ".join(map(str, self.interference)) + ".")
         else:
@@ -251,6 +254,7 @@ class CompensationPlan:
                 {
                     "transaction": each.transaction,
                     "batches": list(each.batches),
+                    "triggered_by": list(each.triggered_by),
                     "is_all": each.is_all,
                 }
                 for each in self.lost_input

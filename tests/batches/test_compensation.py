@@ -8,6 +8,7 @@ from activedb.batches import (
     Closing,
     Forming,
     Lineage,
+    LostInput,
     Mode,
     Piece,
     Program,
@@ -105,6 +106,27 @@ def test_compensation_relaxed_monotonic_execution_is_not_broken() -> None:
     plan = plan_compensation(lineage, "a1", Mode.NON_INTRUSIVE)
     assert [each.transaction for each in plan.lost_input] == ["T2,1"]
     assert not plan.broken
+
+
+def test_compensation_of_what_has_called_another_says_that_this_one_stands_without_it() -> None:
+    workflow = Workflow(
+        [
+            Program("p", "a"),
+            Program("q", {"p": merged(2)}, relax=["completion"]),
+            Program("called", after="q"),
+        ],
+        sources="a",
+    )
+    lineage = Lineage(workflow)
+    for i in (1, 2):
+        lineage.arrive("a", i)
+        lineage.execute("p", [f"a#{i}"])
+    lineage.execute("q", [["p#1'", "p#2'"]])
+    lineage.execute("called", triggered_by=["q#1"])
+    plan = plan_compensation(lineage, "a#1", Mode.NON_INTRUSIVE)
+    assert plan.order == ("q#1", "p#1")
+    assert plan.lost_input == (LostInput("called#1", (), ("q#1",), True),)
+    assert "called#1 stands without all of what has triggered it: q#1." in plan.explain()
 
 
 def test_compensation_overlap_without_completion_closes() -> None:
