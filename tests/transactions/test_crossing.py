@@ -47,7 +47,11 @@ def accounts(db: adb.Database) -> Table:
 
 
 class Ring:
-    """Transactions, each of which takes its own row and then, with all, the next one's."""
+    """Transactions, each of which takes its own row and then, with all, the next one's.
+
+    The victim tries again when all others have ended: the server lets it have its row again before
+    those who wait for that have woken up, and then there is another deadlock, with other victims.
+    """
 
     def __init__(self, databases: list[adb.Database], take: Any = None):
         self.tables = [accounts(db) for db in dict.fromkeys(databases)]
@@ -59,6 +63,7 @@ class Ring:
             table = self.table_of[first]
             first.run(lambda t, n=n, table=table: t.insert(table, {"id": n, "balance": 0}))
         self.all_have_one = threading.Barrier(len(databases))
+        self.ended: list[int] = []
 
     def run(self, n: int) -> int:
         db = self.databases[n]
@@ -68,6 +73,8 @@ class Ring:
         def both(t: adb.Transaction) -> None:
             nonlocal tries
             tries += 1
+            if tries > 1:
+                until(lambda: len(self.ended) == len(self.databases) - 1)
             for row in (n, (n + 1) % len(self.databases)):
                 old = t.get(table, row, for_update=True)
                 assert old is not None
@@ -76,6 +83,7 @@ class Ring:
                     self.all_have_one.wait(PATIENCE_S)
 
         db.run(both)
+        self.ended.append(n)
         return tries
 
     def run_all(self) -> list[int]:
