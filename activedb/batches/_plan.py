@@ -205,9 +205,9 @@ class CompensationPlan:
                 lines.append(f"{name}: {listed(what)}.")
         for lost in self.lost_input:
             much = "all" if lost.is_all else "a part"
-            what = "what has triggered it" if lost.triggered_by else "its input"
+            basis = "what has triggered it" if lost.triggered_by else "its input"
             named = listed((*lost.batches, *lost.triggered_by))
-            lines.append(f"{lost.transaction} stands without {much} of {what}: {named}.")
+            lines.append(f"{lost.transaction} stands without {much} of {basis}: {named}.")
         if self.interference:
             lines.append("Interfering: " + "; ".join(map(str, self.interference)) + ".")
         else:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from dataclasses import dataclass, field
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from activedb.monitor._extras import needed
@@ -90,7 +91,7 @@ class Tracing(Observer):
         self._tracer = self._trace.get_tracer("activedb", version, tracer_provider)
         # By the transactions' ids; a thread changes those of its own transactions only.
         self._open: dict[int, _Open] = {}
-        self._tokens: dict[int, Token[Context]] = {}
+        self._tokens: dict[int, tuple[int, Token[Context]]] = {}  # with the thread
         self._forest = db._forest
         self._forest.observe(self)
 
@@ -108,12 +109,13 @@ class Tracing(Observer):
     def entered(self, t: Transaction) -> None:
         """Make the span the current one, first begin that of a top-level transaction."""
         span = self._of(t).span
-        self._tokens[t.id] = self._context.attach(self._trace.set_span_in_context(span))
+        token = self._context.attach(self._trace.set_span_in_context(span))
+        self._tokens[t.id] = get_ident(), token
 
     def left(self, t: Transaction) -> None:
         """Make that span the current one that was so before."""
-        token = self._tokens.pop(t.id, None)
-        if token is not None:
+        thread, token = self._tokens.pop(t.id, (None, None))
+        if token is not None and thread == get_ident():  # elsewhere it is not the current one
             self._context.detach(token)
 
     def spawned(self, t: Transaction, firing: str, coupling: str) -> None:

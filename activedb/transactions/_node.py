@@ -46,7 +46,10 @@ _current: ContextVar[Transaction | None] = ContextVar("activedb_transaction", de
 
 def current_transaction() -> Transaction | None:
     """The innermost transaction open on this thread, or None."""
-    return _current.get()
+    t = _current.get()
+    while t is not None and t._has_ended_elsewhere:
+        t = t.parent
+    return t
 
 
 class Log(Protocol):
@@ -99,6 +102,8 @@ class Node:
     """
 
     id: int
+    _has_ended_elsewhere = False
+    """Whether the thread that began the block still takes it for its innermost one."""
 
     def __init__(
         self,
@@ -284,7 +289,12 @@ class Node:
         """
         wrong = self._wrong_thread()
         self._thread = get_ident()
-        self._abort(wrong)
+        self._has_ended_elsewhere = True
+        try:
+            self._abort(wrong)
+        finally:
+            if self._observer is not None:
+                self._observer.left(self)  # type: ignore[arg-type]  # every node is a Transaction
         raise wrong
 
     def _is_own_abort(self, error: BaseException) -> bool:

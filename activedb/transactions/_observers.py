@@ -46,7 +46,10 @@ class Observer:
         """This thread begins to run what is inside `t`."""
 
     def left(self, t: Transaction) -> None:
-        """This thread runs nothing inside `t` any more; `t` has ended."""
+        """Nobody runs anything inside `t` any more; `t` has ended.
+
+        On another thread than `entered` if a block ends elsewhere than it began, which aborts it.
+        """
 
     def spawned(self, t: Transaction, firing: str, coupling: str) -> None:
         """`t` has triggered a rule that is to run in the top-level transactions `firing`."""

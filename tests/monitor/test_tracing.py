@@ -25,6 +25,7 @@ from activedb.errors import (
     RuleFailed,
     SerializationConflict,
     TransactionCancelled,
+    WrongThread,
 )
 from activedb.monitor import trace
 from activedb.transactions import Run
@@ -33,6 +34,8 @@ from tests.engine.ledger import declare, event
 from tests.engine.working import working
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from activedb import Occurrence, Transaction
 
 SECRET = "number 4711 of Jane Doe"
@@ -203,6 +206,30 @@ def test_span_that_was_current_is_so_again_after_an_abort(db: adb.Database, span
         with pytest.raises(ValueError, match="no"), db.transaction() as t, t.subtransaction():
             raise ValueError("no")
         assert get_current_span() is mine
+
+
+def test_span_of_a_block_that_ends_on_another_thread_ends_there(
+    db: adb.Database, spans: Spans, caplog: pytest.LogCaptureFixture
+) -> None:
+    tracing = trace(db, spans.provider)
+
+    def block() -> Iterator[None]:
+        with db.transaction():
+            yield
+
+    def begin() -> Iterator[None]:
+        blocks = block()
+        next(blocks)
+        return blocks
+
+    blocks = in_thread(begin).result(PATIENCE_S)
+    with pytest.raises(WrongThread):
+        next(blocks)
+    (span,) = spans.all
+    assert attribute(span, "outcome") == "aborted"
+    assert get_current_span() is INVALID_SPAN
+    assert not caplog.records
+    assert not tracing._tokens
 
 
 def test_batch_of_a_stream_is_a_span(db: adb.Database, spans: Spans) -> None:

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 import activedb as adb
-from activedb.errors import SerializationConflict
+from activedb.errors import SerializationConflict, WrongThread
 from activedb.transactions import Observer, State
+from tests.databases import PATIENCE_S, in_thread
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from activedb import Occurrence, Transaction
 
 
@@ -137,6 +140,23 @@ class _Broken(Observer):
         raise RuntimeError("broken")
 
     ended = left = began
+
+
+def test_observer_hears_of_the_end_of_a_block_that_ends_on_another_thread(db: adb.Database) -> None:
+    witness = Witness()
+    db._forest.observe(witness)
+
+    def block() -> Iterator[None]:
+        with db.transaction():
+            yield
+
+    blocks = block()
+    next(blocks)
+    with pytest.raises(WrongThread):
+        in_thread(next, blocks, None).result(PATIENCE_S)
+    assert witness.heard == [
+        *("began top", "entered top", "failing top WrongThread", "aborted top", "left top"),
+    ]
 
 
 def test_observer_that_raises_is_logged_once_and_hurts_nobody(

@@ -155,6 +155,25 @@ def test_block_that_ends_on_another_thread_than_it_began_aborts(bank: Bank) -> N
         in_thread(next, blocks, None).result(PATIENCE_S)
     assert t.state is State.ABORTED
     assert in_thread(bank.committed).result(PATIENCE_S) == {1: 10, 2: 20}
+    assert current_transaction() is None, "the thread that began it is in no transaction"
+    bank.db.run(lambda t: t.update(bank.accounts, 1, balance=12))
+    assert bank.committed() == {1: 12, 2: 20}
+
+
+def test_subtransaction_that_ends_on_another_thread_leaves_its_parent_to_go_on(bank: Bank) -> None:
+    def block(t: Transaction) -> Iterator[None]:
+        with t.subtransaction() as s:
+            s.update(bank.accounts, 1, balance=11)
+            yield
+
+    with bank.db.transaction() as t:
+        blocks = block(t)
+        next(blocks)
+        with pytest.raises(WrongThread):
+            in_thread(next, blocks, None).result(PATIENCE_S)
+        assert current_transaction() is t
+        t.update(bank.accounts, 2, balance=22)
+    assert bank.committed() == {1: 10, 2: 22}
 
 
 def test_function_of_a_child_that_uses_the_parent_instead_is_told(bank: Bank) -> None:
