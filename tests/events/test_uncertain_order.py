@@ -27,6 +27,7 @@ from .reference import Reference
 from .uncertainty import UncertainReference, orders
 
 SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
+SEED = os.environ["ACTIVEDB_TEST_SEED"]  # drawn by tests/conftest.py if it is not given
 A, B, N = event("A"), event("B"), event("N")
 PLAN = Plan(conjunctions=True)
 
@@ -73,7 +74,7 @@ POLICIES: dict[str, Any] = {
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("seed", range(4))
 def test_uncertain_order_by_policy_equals_trying_every_order(policy: str, seed: int) -> None:
-    random, uncertain = Random(seed), 0
+    random, uncertain = Random(f"{SEED} {seed}"), 0
     for _ in range(50 * SCALE):
         expression, events = random_expression(random, PLAN), random_events(random)
         reference, labels = UncertainReference(expression), Labels()
@@ -92,7 +93,7 @@ def test_uncertain_order_by_policy_equals_trying_every_order(policy: str, seed: 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_uncertain_order_raises_with_the_candidates_and_changes_nothing(seed: int) -> None:
-    random, raised = Random(seed), 0
+    random, raised = Random(f"{SEED} {seed}"), 0
     for _ in range(50 * SCALE):
         expression, events = random_expression(random, PLAN), random_events(random)
         reference, labels = UncertainReference(expression), Labels()
@@ -122,7 +123,7 @@ def test_uncertain_order_raises_with_the_candidates_and_changes_nothing(seed: in
 
 @pytest.mark.parametrize("seed", range(4))
 def test_uncertain_order_by_readings_equals_the_definition_of_the_readings(seed: int) -> None:
-    random = Random(seed)
+    random = Random(f"{SEED} {seed}")
     for _ in range(60 * SCALE):
         expression, events = random_expression(random, PLAN), random_events(random)
         reference, labels = Reference(expression), Labels()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
-from activedb.events import Expression, Occurrence, precedes
+from activedb.events import Expression, Negation, Occurrence, precedes
 
 from .definition import (
     Candidate,
@@ -81,30 +82,79 @@ class UncertainReference:
         self.history.fed.append(fed)
         step = Step(fed=fed)
         fresh = {id(made) for child in self.root.children for made in child.see(step)}
+        completed = self._of_sequence if isinstance(self.root, SequenceNode) else self._of_all
+        judged = list(completed(step, fresh))
+        self.history.ranks = None
+        return (
+            self.root.choose(c for c, _ in judged),
+            self.root.choose(c for c, is_certain in judged if is_certain),
+        )
+
+    def _of_all(self, step: Step, fresh: set[int]) -> Iterator[tuple[Candidate, bool]]:
+        """The candidates of a conjunction that are possible, and whether they are certain."""
         found: dict[Any, Candidate] = {}
         certain: set[Any] | None = None
         for ranks in orders(self.history.fed):
             self.history.ranks = ranks
-            completed = {c.identity: c for c in self._completed(step, fresh)}
+            completed = {c.identity: c for c in self.root.completes(step, fresh)}
             found |= completed
             certain = set(completed) if certain is None else certain & set(completed)
-        self.history.ranks = None
         assert certain is not None
-        return (
-            self.root.choose(found.values()),
-            self.root.choose(found[identity] for identity in certain),
-        )
+        yield from ((c, identity in certain) for identity, c in found.items())
 
-    def _completed(self, step: Step, fresh: set[int]) -> Iterator[Candidate]:
+    def _of_sequence(self, step: Step, fresh: set[int]) -> Iterator[tuple[Candidate, bool]]:
+        """The candidates of a sequence that are possible, and whether they are certain.
+
+        In the orders of their constituents and of one negated event at a time.
+        """
         root = self.root
-        if not isinstance(root, SequenceNode):
-            yield from root.completes(step, fresh)
-            return
-        for c in root.choices():
+        assert isinstance(root, SequenceNode)
+        self.history.takes_any_order = True
+        choices = list(root.choices())
+        self.history.takes_any_order = False
+        for c in choices:
+            first, last = c.constituents[0], c.constituents[-1]
             new = [made for made in c.constituents if id(made) in fresh]
             # An event that may be the last one is not late, though another was fed before it.
-            if new and not _precedes(new[0], c.constituents[-1]) and root.fulfils(c):
-                yield c
+            if not new or _precedes(new[0], last) or root.is_open(c):
+                continue
+            window_us = root.expression.window_us
+            if window_us is not None and last.high_us - first.low_us > window_us:
+                continue
+            judged = [list(self._judged(c, negated)) for negated in (None, *self._negated())]
+            if all(map(any, judged)):
+                yield c, all(map(all, judged))
+
+    def _negated(self) -> list[Made]:
+        negated = {
+            id(leaf): leaf
+            for part, child in zip(self.root.expression.parts, self.root.children, strict=True)
+            if isinstance(part, Negation)
+            for made in child.made
+            for leaf in made.leaves
+        }
+        return list(negated.values())
+
+    def _judged(self, c: Candidate, negated: Made | None) -> Iterator[bool]:
+        """For each order that is possible, whether a candidate fulfils the definition.
+
+        As if of the events that may be negated there were this one alone.
+        """
+        root = self.root
+        assert isinstance(root, SequenceNode)
+        leaves = [leaf for made in c.constituents for leaf in made.leaves]
+        more = [] if negated is None or any(leaf is negated for leaf in leaves) else [negated]
+        parts = list(zip(root.expression.parts, root.children, strict=True))
+        forbidding = [child for part, child in parts if isinstance(part, Negation)]
+        kept = [child.made for child in forbidding]
+        for child, made in zip(forbidding, kept, strict=True):
+            child.made = [each for each in made if negated in each.leaves]
+        for ranks in orders([*leaves, *more]):
+            self.history.ranks = ranks
+            in_order = all(self.history.before(a, b) for a, b in pairwise(c.constituents))
+            yield in_order and root.fulfils(c)
+        for child, made in zip(forbidding, kept, strict=True):
+            child.made = made
 
     def forget(self, o: Occurrence) -> None:
         """Undo the last feed, of this event."""

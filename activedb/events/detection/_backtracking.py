@@ -6,7 +6,7 @@ that is possible, or only for some.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -90,13 +90,13 @@ class Backtracking:
         if self.layout.may_begin[number]:
             yield path, certain
         stages = self.layout.stages
-        last = path[-1][1][3]
+        new = path[-1][1][3]
         for earlier in range(number if stages[number].kleene else number - 1, -1, -1):
             for entry in self._usable(earlier, path):
                 o = entry[3]
                 if (
-                    self.relation.may_precede(o, after[3])
-                    and self._spans(o, last)
+                    all(self.relation.may_precede(o, other[3]) for _, other in path)
+                    and self._is_near(o, new)
                     and self._is_close(o, after[3])
                 ):
                     still = certain and self.relation.precedes(o, after[3])
@@ -115,8 +115,8 @@ class Backtracking:
             for entry in self._usable(later, path):
                 o = entry[3]
                 if (
-                    self.relation.may_precede(before[3], o)
-                    and self._spans(first, o)
+                    all(self.relation.may_precede(other[3], o) for _, other in path)
+                    and self._is_near(first, o)
                     and self._is_close(before[3], o)
                 ):
                     still = certain and self.relation.precedes(before[3], o)
@@ -143,6 +143,14 @@ class Backtracking:
         return (
             window_us is None
             or self.relation.high_us(last) - self.relation.low_us(first) <= window_us
+        )
+
+    def _is_near(self, before: Occurrence, after: Occurrence) -> bool:
+        """Whether a candidate with both can be in the window: others may be its first and last."""
+        window_us = self.layout.window_us
+        return (
+            window_us is None
+            or self.relation.low_us(after) - self.relation.high_us(before) <= window_us
         )
 
     def _is_close(self, before: Occurrence, after: Occurrence) -> bool:
@@ -175,41 +183,61 @@ class Backtracking:
 
     def _negated(self, path: Path, end_us: int | None) -> bool | None:
         """Whether nothing forbidden can lie where it must not; None: something does."""
-        relation, layout = self.relation, self.layout
-        first, last = path[0][1][3], path[-1][1][3]
+        chain = [entry[3] for _, entry in path]
         certain = True
+        for x, gaps in self._gaps(path, end_us):
+            may_lie, may_lie_elsewhere = self._may_lie(x, chain, gaps)
+            if not may_lie_elsewhere:
+                return None
+            certain = certain and not may_lie
+        return certain
+
+    def _gaps(self, path: Path, end_us: int | None) -> Iterable[tuple[Occurrence, set[int]]]:
+        """What is forbidden, and behind how many of the constituents."""
+        relation, layout = self.relation, self.layout
+        last = path[-1][1][3]
         # None of its own: each stands at its place in the path, hence nowhere in between.
         own = {leaf for _, entry in path for leaf in leaves(entry[3])}
-        edges: list[tuple[int, int, Occurrence | None, Occurrence | None]] = [
-            (0, path[0][0], None, first)
-        ]
-        for (number, entry), (follower, following) in pairwise(path):
+        gaps = [(0, path[0][0], 0)]
+        for count, ((number, _), (follower, _)) in enumerate(pairwise(path), 1):
             if number != follower:
-                edges.append((number + 1, follower, entry[3], following[3]))
+                gaps.append((number + 1, follower, count))
         if end_us is not None:
-            edges.append((path[-1][0] + 1, len(self.group.forbidden) - 1, last, None))
-        for low, high, before, after in edges:
+            gaps.append((path[-1][0] + 1, len(self.group.forbidden) - 1, len(path)))
+        found: dict[int, tuple[Occurrence, set[int]]] = {}
+        for low, high, count in gaps:
             for number in range(low, high + 1):
                 for x in self._forbidden(number):
                     if id(x) in own:
                         continue
                     if (
-                        before is None
+                        count == 0
                         and layout.window_us is not None
                         and relation.high_us(x) < relation.high_us(last) - layout.window_us
                     ):
                         continue
-                    if after is None and end_us is not None and relation.low_us(x) > end_us:
+                    if count == len(path) and end_us is not None and relation.low_us(x) > end_us:
                         continue
-                    if (before is None or relation.precedes(before, x)) and (
-                        after is None or relation.precedes(x, after)
-                    ):
-                        return None
-                    if (before is None or relation.may_precede(before, x)) and (
-                        after is None or relation.may_precede(x, after)
-                    ):
-                        certain = False
-        return certain
+                    found.setdefault(id(x), (x, set()))[1].add(count)
+        return found.values()
+
+    def _may_lie(self, x: Occurrence, chain: list[Occurrence], gaps: set[int]) -> tuple[bool, bool]:
+        """Whether an event may lie in one of these gaps of a chain, and whether it may elsewhere.
+
+        All of the chain is asked: neighbours may leave it a place that others do not.
+        """
+        relation, count = self.relation, len(chain)
+        ahead = [relation.may_precede(o, x) for o in chain]
+        behind = [relation.may_precede(x, o) for o in chain]
+        places = {n for n in range(count + 1) if all(ahead[:n]) and all(behind[n:])}
+        at_once = any(
+            all(ahead[:n])
+            and all(behind[n + 1 :])
+            and not relation.precedes(chain[n], x)
+            and not relation.precedes(x, chain[n])
+            for n in range(count)
+        )
+        return not places.isdisjoint(gaps), at_once or not places <= gaps
 
     def _between(self, path: Path) -> bool | None:
         """Whether nothing that the selection forbids can lie between neighbours; None: it does."""

@@ -34,7 +34,7 @@ class SequenceNode(CombinationNode):
         return self._preferred(
             c
             for c in (self.choices() if new else ())
-            if id(c.constituents[-1]) in new and not self._is_open(c) and self.fulfils(c)
+            if id(c.constituents[-1]) in new and not self.is_open(c) and self.fulfils(c)
         )
 
     def due_us(self) -> int | None:
@@ -47,7 +47,7 @@ class SequenceNode(CombinationNode):
         return [
             c
             for c in self.choices()
-            if self._is_open(c)
+            if self.is_open(c)
             and self.expression.window_us is not None
             and c.identity not in self.judged
         ]
@@ -56,7 +56,7 @@ class SequenceNode(CombinationNode):
         assert self.expression.window_us is not None
         return candidate.constituents[0].low_us + self.expression.window_us
 
-    def _is_open(self, candidate: Candidate) -> bool:
+    def is_open(self, candidate: Candidate) -> bool:
         """Whether a negated part comes after its last constituent."""
         last = self.chain(candidate.parts)[-1][0]
         return any(isinstance(part, Negation) for part in self.expression.parts[last + 1 :])
@@ -111,13 +111,14 @@ class SequenceNode(CombinationNode):
 
     def _may_follow(self, parts: list[Any], made: Made) -> bool:
         chain = self.chain(parts)
+        window_us, gap_us = self.expression.window_us, self.expression.gap_us
+        if self.history.takes_any_order:
+            window_us = None  # the last one need not have the latest end
         if not chain:
-            window_us = self.expression.window_us
             return window_us is None or made.high_us - made.low_us <= window_us
         first, last = chain[0][1], chain[-1][1]
-        window_us, gap_us = self.expression.window_us, self.expression.gap_us
         return (
-            self.history.before(last, made)
+            all(self.history.before(other, made) for _, other in chain)
             and self.key(first) == self.key(made)
             and (window_us is None or made.high_us - first.low_us <= window_us)
             and (gap_us is None or made.low_us - last.high_us <= gap_us)
