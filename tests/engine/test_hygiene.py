@@ -107,10 +107,14 @@ def test_reading_of_a_query_that_writes_becomes_a_dead_letter(db: Database) -> N
 def test_disordered_stream_in_batches_gives_what_one_loop_gives(where: Place, seed: int) -> None:
     chosen = random.Random(seed)
     count = 300 if where.is_memory else 80
-    times = sorted(chosen.sample(range(1, 4 * count), count))
-    events = [
-        behave(chosen.choice(KINDS), s, chosen.choice((1, 2)), chosen.choice("ab")) for s in times
-    ]
+    history: list[tuple[float, int, str]] = []
+    while len(history) <= 3:  # so that this says something
+        times = sorted(chosen.sample(range(1, 4 * count), count))
+        events = [
+            behave(chosen.choice(KINDS), s, chosen.choice((1, 2)), chosen.choice("ab"))
+            for s in times
+        ]
+        status, history = expected(events)
     # Nobody is more than twenty places away from its own.
     arrived = sorted(events, key=lambda o: o.us + chosen.randrange(100_000_000))
     db = where.open(batch_events_max=chosen.choice((7, 50, 2_000)))
@@ -122,10 +126,8 @@ def test_disordered_stream_in_batches_gives_what_one_loop_gives(where: Place, se
         punctuation_us = min((o.us for o in left), default=max(o.us for o in seen) + 1)
         run.feed(arrived[start : start + 40], punctuation_us)
     run.finish()
-    status, history = expected(events)
     assert ward.history() == history
     assert ward.statuses() == status
-    assert len(history) > 3
     assert db.dead_letters() == []
     assert run.totals() == {"events": count, "late": 0, "dead": 0}
     assert run.punctuation_us is not None
