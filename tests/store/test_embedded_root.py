@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import shutil
@@ -11,6 +12,7 @@ import sysconfig
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from activedb.errors import ConfigurationError
@@ -35,8 +37,6 @@ from tests.store.server_users import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import psutil
-
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become other users")
 
 
@@ -58,15 +58,20 @@ def test_server_of_root_runs_as_another_user(used_folder: Path) -> None:
         account = server_account()
         assert account.uid != 0
         assert server.home.stat().st_uid == account.uid
-        for process in server_processes(used_folder):
-            assert set(process.uids()) == {account.uid}
-            assert set(process.gids()) | set(_groups(process)) == {account.gid}
+        assert _users_and_groups(used_folder) == ({account.uid}, {account.gid})
 
 
-def _groups(process: psutil.Process) -> list[int]:
-    status = Path(f"/proc/{process.pid}/status").read_text()
-    line = next(line for line in status.splitlines() if line.startswith("Groups:"))
-    return [int(group) for group in line.split()[1:]]
+def _users_and_groups(folder: Path) -> tuple[set[int], set[int]]:
+    """As whom the processes of a server run; some of them come and go."""
+    users: set[int] = set()
+    groups: set[int] = set()
+    for process in server_processes(folder):
+        with contextlib.suppress(psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
+            status = Path(f"/proc/{process.pid}/status").read_text()
+            line = next(line for line in status.splitlines() if line.startswith("Groups:"))
+            users.update(process.uids())
+            groups.update(process.gids(), map(int, line.split()[1:]))
+    return users, groups
 
 
 def test_server_below_a_folder_of_root_alone_moves_its_data(
@@ -185,8 +190,8 @@ def test_server_of_an_ordinary_user_runs_as_that_user(server_folder: Path) -> No
     os.chown(home, nobody.pw_uid, nobody.pw_gid)
     with User(START_AND_WAIT, home / ".activedb", user=nobody.pw_uid, python=python) as user:
         assert user.line().startswith("postgresql+psycopg://")
-        for process in server_processes(server_folder):
-            assert set(process.uids()) == {nobody.pw_uid}
+        users, _ = _users_and_groups(server_folder)
+        assert users == {nobody.pw_uid}
         assert user.finish() == 0
     assert server_processes(server_folder) == []
 
