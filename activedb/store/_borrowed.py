@@ -178,7 +178,7 @@ class BorrowedSession(Session):
         with self._using("number the transaction") as connection:
             if self._touched:
                 self._store.ownership.check(connection, self._touched)
-            return self._store.number_of(connection)
+            return self._store.number_of(connection, is_ours=False)
 
     def roll_back(self) -> None:
         """Undo what is there of a transaction whose commit is refused.

@@ -158,7 +158,7 @@ class MemoryStore(Store):
         """No connection: there is only one."""
         yield None
 
-    def number_of(self, connection: Connection) -> str:
+    def number_of(self, connection: Connection, *, is_ours: bool = True) -> str:
         """Nothing to ask: the connection cannot be lost."""
         return ""
 

@@ -21,8 +21,10 @@ _LIFE = (
     "concat(extract(epoch FROM pg_postmaster_start_time()), ' ', "
     "(SELECT extract(epoch FROM stats_reset) FROM pg_stat_bgwriter))"
 )
-_LIFE_NOW = text(f"SELECT concat({_LIFE}, ' ', pg_current_wal_flush_lsn())")
+_LIFE_AND_LOG = f"concat({_LIFE}, ' ', pg_current_wal_flush_lsn())"
+_LIFE_NOW = text(f"SELECT {_LIFE_AND_LOG}")
 _NUMBER = text("SELECT pg_current_xact_id()::text")
+_NUMBER_NOW = text(f"SELECT concat({_LIFE_AND_LOG}, '/', pg_current_xact_id())")
 _STATUS = text(f"SELECT {_LIFE}, pg_xact_status(CAST(:number AS xid8))")
 _FUTURE = "22023"  # the number has not been given to any transaction
 # What the log held when the server last recovered: its first checkpoint after that is of the kind
@@ -59,11 +61,14 @@ def ping_if_idle(engine: Engine) -> None:
     event.listen(engine, "checkout", taken)
 
 
-def number_of(connection: Connection) -> str:
+def number_of(connection: Connection, *, is_ours: bool) -> str:
     """Number of a connection's transaction, with the life of the server; one round trip.
 
-    After a crash of the server, numbers that never reached its disk are given once more.
+    After a crash of the server, numbers that never reached its disk are given once more. Somebody
+    else's connection may outlive a crash, behind a pooler: it is asked for the life each time.
     """
+    if not is_ours:
+        return str(connection.execute(_NUMBER_NOW).scalar_one())
     return named(connection, connection.execute(_NUMBER).scalar_one())
 
 

@@ -227,8 +227,8 @@ class PostgresStore(Store):
             if connection is not None:
                 self._readers.give_back(connection)
 
-    def number_of(self, connection: Connection) -> str:
-        return _outcome.number_of(connection)
+    def number_of(self, connection: Connection, *, is_ours: bool = True) -> str:
+        return _outcome.number_of(connection, is_ours=is_ours)
 
     def outcome(self, number: str) -> bool | None:
         return _outcome.outcome(self._short, number, self._patience_s)

@@ -152,8 +152,14 @@ class Store(ABC):
         """A connection for SELECTs beside those of flat transactions; None if none is free."""
 
     @abstractmethod
-    def number_of(self, connection: Connection) -> str:
-        """The server's number of a flat transaction, which `outcome` takes."""
+    def number_of(self, connection: Connection, *, is_ours: bool = True) -> str:
+        """The server's number of a flat transaction, which `outcome` takes.
+
+        Parameters
+        ----------
+        is_ours : bool
+            Whether the connection is one of this store's.
+        """
 
     @abstractmethod
     def outcome(self, number: str) -> bool | None:
