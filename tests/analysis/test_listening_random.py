@@ -71,8 +71,14 @@ def made_of(expression: Expression, events: Sequence[Occurrence]) -> list[Made]:
 
 
 def _leaves(part: Occurrence | tuple[Occurrence, ...]) -> tuple[object, ...]:
-    elements = part if isinstance(part, tuple) else (part,)
-    return tuple((o.name, o.us, o.params.get("n")) for o in elements)
+    """The primitive events, also of a query's output."""
+    found: list[object] = []
+    for o in part if isinstance(part, tuple) else (part,):
+        if o.parts:
+            found += [leaf for inner in o.parts.values() for leaf in _leaves(inner)]
+        else:
+            found.append((o.name, o.us, o.params.get("n")))
+    return tuple(found)
 
 
 def test_match_is_made_only_by_what_completes_its_expression(scale: int) -> None:
