@@ -5,6 +5,7 @@ import time
 from datetime import UTC, datetime, timedelta
 
 from activedb.clock import Clock, SystemClock
+from tests.patience import PATIENCE_S
 
 
 def test_system_clock_reads_aware_utc_and_never_goes_back() -> None:
@@ -38,6 +39,6 @@ def test_system_clock_waiting_far_ahead_returns_once_woken() -> None:
         waiter.start()
         started_s = time.monotonic()
         woken.set()
-        waiter.join(60)
+        waiter.join(PATIENCE_S)
         assert not waiter.is_alive()
         assert time.monotonic() - started_s < 60

@@ -15,7 +15,7 @@ from sqlalchemy import create_engine, text
 from tests.end_to_end.commands import REPOSITORY, activedb
 from tests.servers import fresh_database
 
-pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.data, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.data]
 
 JOB = REPOSITORY / "examples" / "crisis.py"
 KILLED_JOB = Path(__file__).with_name("killed_job.py")

@@ -21,6 +21,7 @@ import pytest
 
 from lockmgr import Deadlock, LockManager, LockTable, LockTimeout, Mode, WaitCancelled
 from tests.lockmgr.faults import SilentAbort
+from tests.patience import PATIENCE_S
 
 SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
 TELLERS = 40
@@ -52,7 +53,9 @@ class Movement(NamedTuple):
 class Bank:
     """Accounts; tellers, each a thread with transactions to run; helpers, threads for children."""
 
-    def __init__(self, manager: LockManager, seed: int, *, rough: bool, stall_s: float = 30.0):
+    def __init__(
+        self, manager: LockManager, seed: int, *, rough: bool, stall_s: float = PATIENCE_S
+    ):
         self.manager = manager
         self.balances = [OPENING] * ACCOUNTS
         self.committed: list[Movement] = []

@@ -29,6 +29,7 @@ from activedb.scheduling import (
 )
 from activedb.scheduling._detection import MOMENT, Detection
 from activedb.scheduling.locking import LWM, S2PL, SEI
+from tests.patience import PATIENCE_S
 from tests.scheduling.comparison import SCALE
 
 counts = SharedTable("counts", key=str, initial=0)
@@ -192,7 +193,8 @@ def test_condition_that_waits_outside_lets_later_rules_go_on_with_lwm(granularit
     p, acted = program(), threading.Event()
 
     def asks(t: View, o: Occurrence) -> bool:
-        return t.read(counts["n"]) == 0 and acted.wait(60)  # as of its time, then as of ours
+        # As of its time, then as of ours.
+        return t.read(counts["n"]) == 0 and acted.wait(PATIENCE_S)
 
     @p.rule(
         event("A"), reads=refs("n"), writes=lambda o: [other[1]], when=asks, name="after asking"

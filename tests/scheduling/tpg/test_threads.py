@@ -12,6 +12,7 @@ from activedb.scheduling import Abort, SharedTable, State, STransaction
 from activedb.scheduling.tpg import TPG, Decision
 from activedb.scheduling.tpg._groups import Group
 from activedb.scheduling.tpg._vertex import Node, Vertex
+from tests.patience import PATIENCE_S
 from tests.scheduling.tpg.ledger import s_transaction, write
 from tests.scheduling.tpg.simulation import EVERY_DECISION, named
 
@@ -36,7 +37,7 @@ def test_independent_operations_run_at_the_same_time(decision: Decision) -> None
     meeting = threading.Barrier(3)
 
     def meet(value: int) -> int:
-        meeting.wait(timeout=60)
+        meeting.wait(timeout=PATIENCE_S)
         return value + 1
 
     three = [s_transaction(n, write(table[n], function=meet)) for n in range(3)]
@@ -50,7 +51,7 @@ def test_error_that_is_no_exception_ends_the_run_with_it(decision: Decision) -> 
     started = threading.Event()
 
     def stop(value: int) -> int:
-        assert started.wait(timeout=60)
+        assert started.wait(timeout=PATIENCE_S)
         raise Stop("enough")
 
     def start(value: int) -> int:
@@ -84,7 +85,7 @@ def test_error_of_any_thread_is_raised_by_the_calling_one(place: str) -> None:
     meeting = threading.Barrier(2)
 
     def stop_in_place(value: int) -> int:
-        meeting.wait(timeout=60)
+        meeting.wait(timeout=PATIENCE_S)
         if (threading.get_ident() == caller) == (place == "calling"):
             raise Stop
         return value + 1
@@ -159,7 +160,7 @@ def test_dependent_that_read_too_much_is_redone_after_a_late_failure(
     def late(value: int) -> int:
         # Under breadth-first exploration the dependent is of the next stratum: it has not read.
         if explore != "breadth-first":
-            assert dependent_has_read.wait(timeout=60)
+            assert dependent_has_read.wait(timeout=PATIENCE_S)
         raise Abort("too late")
 
     def dependent(value: int, source: int) -> int:
