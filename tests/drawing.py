@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
 SEED = int(os.environ["ACTIVEDB_TEST_SEED"])  # drawn by tests/conftest.py if it is not given
-# Of what one world in `count` says, e**-100 is the chance that so many times `count` do not.
+# What is met once in `count` worlds is not met in so many times `count` with a chance of e**-100.
 _TIMES = 100
 
 
@@ -33,7 +33,7 @@ class Worlds:
     Parameters
     ----------
     count
-        How many worlds at least; what is wanted is to be met in one of so many, or more often.
+        How many worlds at least. In so many, what is wanted should be met.
     of
         What else tells the worlds of one test from those of another.
     wanted
@@ -47,7 +47,7 @@ class Worlds:
         self._wanted = wanted
 
     def __iter__(self) -> Iterator[Random]:
-        most = self._count * _TIMES * max(self._wanted.values(), default=1)
+        most = self._count * _TIMES
         for number in range(most):
             if number >= self._count and not self._missing():
                 return

@@ -7,7 +7,6 @@ before, and what its operator does with a row is a line here.
 from __future__ import annotations
 
 import json
-import os
 import random
 from collections.abc import Collection
 from dataclasses import replace
@@ -22,6 +21,7 @@ from activedb.clock import moment_of
 from activedb.events import Occurrence
 from activedb.streams import Arrival, AtomicBatch, Marks, Matched, Stream, newest_times
 from spark_bridge._matching_bucket import Bucket
+from tests.drawing import SCALE, drawn
 
 Row = tuple[str, int]  # the type and the time; "X" is no event, though its time counts
 
@@ -177,9 +177,9 @@ def outcome(
         }
 
 
-@pytest.mark.parametrize("seed", range(30 * int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))))
+@pytest.mark.parametrize("seed", range(30 * SCALE))
 def test_late_is_the_same_and_comes_at_the_same_time_matched_here_or_elsewhere(seed: int) -> None:
-    of = random.Random(seed)
+    of = drawn("late", seed)
     batches = some_rows(of)
     numbers = range(len(batches))
     given: dict[str, Any] = {
