@@ -40,6 +40,10 @@ class Place:
         self._opened.append(db)
         return db
 
+    def another(self) -> contextlib.AbstractContextManager[Place]:
+        """Another place of this kind, for what has to begin with nothing."""
+        return place(None if self.is_memory else self._url)
+
     def close(self) -> None:
         """Close what was opened; a database that cannot be closed fails the test."""
         for db in self._opened:
