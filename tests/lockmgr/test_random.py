@@ -169,7 +169,7 @@ def first_error(machine: type[LockMachine], runs: int, faulty: type[LockTable]) 
         try:
             run(machine, runs, faulty, drawn_from=SEED + number)
         except AssertionError as error:
-            return str(error)
+            return repr(error)
     return ""
 
 
