@@ -49,9 +49,14 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let no test hang for ever."""
+    """Let no test hang for ever; mix them if asked to, those of a module still together."""
     for item in items:
         item.add_marker(pytest.mark.timeout(TEST_S))
+    if os.environ.get("ACTIVEDB_TEST_ORDER") == "random":
+        chance = random.Random(_SEED)
+        places = {item.path: chance.random() for item in items}
+        chance.shuffle(items)
+        items.sort(key=lambda item: places[item.path])
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

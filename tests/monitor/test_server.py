@@ -387,7 +387,7 @@ warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: 
 with adb.connect("memory://", monitor="on", folder=sys.argv[1]) as db:
     child = os.fork()
     if child == 0:
-        signal.alarm(30)
+        signal.alarm(int(sys.argv[2]))
         db.close()
         os._exit(0)
     _, status = os.waitpid(child, 0)
@@ -399,7 +399,7 @@ print(status, told == os.getpid())
 
 def test_server_that_a_fork_closes_goes_on_in_the_parent(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", FORKING, str(tmp_path)],
+        [sys.executable, "-c", FORKING, str(tmp_path), str(round(PATIENCE_S))],
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
