@@ -103,11 +103,11 @@ def test_audit_of_lawless_histories_finds_what_the_formulas_say() -> None:
         worlds.met.update(map(str, axioms))
 
 
-def hot_rows() -> History:
+def hot_rows(count: int) -> History:
     events: list[Event] = []
     chance = drawn("hot rows")
     number = id = 0
-    while len(events) < 100_000:
+    while len(events) < count:
         id += 1
         top = id
         events.append(Begin(top))
@@ -126,9 +126,9 @@ def hot_rows() -> History:
     return History(tuple(events))
 
 
-def many_siblings() -> History:
+def many_siblings(count: int) -> History:
     events: list[Event] = [Begin(1)]
-    for id in range(2, 20_002):
+    for id in range(2, count // 5 + 2):
         path = ("a", str(id % 7))
         events += [
             Spawn(1, id, SpawnMode.IMMEDIATE, 1, priority=-id),
@@ -140,10 +140,10 @@ def many_siblings() -> History:
     return History((*events, Commit(1)))
 
 
-def scans_then_writes() -> History:
+def scans_then_writes(count: int) -> History:
     events: list[Event] = []
-    for id in range(1, 33_000):
-        read = id < 16_000
+    for id in range(1, count // 3):
+        read = id < count // 6
         path = ("a",) if read else ("a", str(id % 99))
         kind = OperationKind.READ if read else OperationKind.WRITE
         events += [Begin(id), Operation(id, id, kind, path), Commit(id)]
@@ -151,9 +151,14 @@ def scans_then_writes() -> History:
 
 
 @pytest.mark.parametrize("make", [hot_rows, many_siblings, scans_then_writes])
-def test_audit_of_a_hundred_thousand_events_takes_seconds(make) -> None:
-    history = make()
-    assert len(history) >= 98_000
-    began = time.process_time()
-    assert audit(history) == []
-    assert time.process_time() - began < 20  # 2 s on one core of 2023
+def test_audit_of_a_hundred_thousand_events_takes_little_more_per_event(make) -> None:
+    def takes_s(events: int) -> float:
+        history = make(events)
+        assert len(history) >= 0.98 * events
+        began_s = time.process_time()
+        assert audit(history) == []
+        return time.process_time() - began_s
+
+    # The tenfold takes some ten times as long, and would a hundred times if each met each other.
+    few_s = min(takes_s(10_000) for _ in range(3))
+    assert takes_s(100_000) < 40 * few_s

@@ -200,7 +200,7 @@ def test_replay_is_a_source_of_spark_by_its_name(playground: Any, spark: Any) ->
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(PATIENCE_S)
     rows = [row.value for row in spark.table("replayed").collect()]
     assert rows == ["1,CLICK,ann", "3601,CLICK,bob"], "what is there now is there now"
 

@@ -47,7 +47,7 @@ def test_independent_operations_run_at_the_same_time(decision: Decision) -> None
 
 @every_decision
 def test_error_that_is_no_exception_ends_the_run_with_it(decision: Decision) -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())
     started = threading.Event()
 
     def stop(value: int) -> int:
@@ -71,7 +71,7 @@ def test_error_that_is_no_exception_ends_the_run_with_it(decision: Decision) -> 
         scheduler.run(state)
     assert state.of(table).all() == {}, "what was written is taken back"
     assert all(transaction.outcome is None for transaction in batch)
-    assert threading.active_count() == before
+    assert set(threading.enumerate()) <= before
 
     again = s_transaction(4, write(table[1]))
     scheduler.add(again)
@@ -121,16 +121,20 @@ def test_table_of_another_state_ends_the_run_with_the_error() -> None:
 
 
 def test_threads_have_ended_after_a_run() -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())
     run(TPG(4, Decision()), *(s_transaction(n, write(table[n])) for n in range(20)))
-    assert threading.active_count() == before
+    assert set(threading.enumerate()) <= before
 
 
 @pytest.mark.parametrize("unit", ["operation", "group"])
 @pytest.mark.parametrize("explore", ["non-structured", "breadth-first", "depth-first"])
 def test_tpg_is_gone_after_a_run_without_the_garbage_collector(explore: Any, unit: Any) -> None:
+    def found() -> list[object]:
+        return [each for each in gc.get_objects() if isinstance(each, Vertex | Node | Group)]
+
     gc.collect()
     gc.disable()
+    before = {id(each) for each in found()}
     try:
         anything = SharedTable("anything", initial=0)
         for _ in range(2):
@@ -143,7 +147,7 @@ def test_tpg_is_gone_after_a_run_without_the_garbage_collector(explore: Any, uni
             for transaction in batch:
                 scheduler.add(transaction)
             scheduler.run(state)
-        left = [each for each in gc.get_objects() if isinstance(each, Vertex | Node | Group)]
+        left = [each for each in found() if id(each) not in before]
     finally:
         gc.enable()
     assert left == []
