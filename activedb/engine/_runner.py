@@ -196,7 +196,8 @@ class Runner:
         newest = items[-1]
         if newest.rule.set_oriented and newest.part is Part.RULE:
             occurrences = OccurrenceSet([item.occurrence for item in items])
-            items = [Triggered(newest.rule, occurrences, newest.by)]
+            undated = tuple(o for item in items for o in item.undated)
+            items = [Triggered(newest.rule, occurrences, newest.by, undated=undated)]
         labels = [f"{t.next_label()}.{item.rule.name}" for item in items]
 
         def call() -> None:
@@ -257,9 +258,10 @@ class Runner:
         trail = self._trails.of(s)
         trail.events += 1
         if action.rule.coupling is not Coupling.CAUSAL or s.parent is not None:
-            self._launcher.fire(s, [action], trail.events)
+            self._launcher.fire(s, [action], trail.events, self._trails.undated_in(s))
             return
-        firings, letters = self._launcher.prepare(s, [action], trail.events)
+        undated = self._trails.undated_in(s)
+        firings, letters = self._launcher.prepare(s, [action], trail.events, undated)
         self._counters.add("rules_failed", len(letters))
         with self._trails.latch:
             trail.firings += firings
