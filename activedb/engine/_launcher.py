@@ -88,6 +88,7 @@ class Launcher:
         self._catalog = catalog
         self._restarts_max = restarts_max
         self._idle = threading.Condition()
+        restarts.on_called = self._tell
         self._running: set[str] = set()
         # Those that a live transaction records with its commit, and starts after it.
         self._committing: WeakKeyDictionary[Transaction, set[str]] = WeakKeyDictionary()
@@ -276,10 +277,7 @@ class Launcher:
             How many were started. Firings of rules that are not defined here stay recorded.
         """
         self.restarts.drop(_LOOK)
-        waiting = self.restarts.take()
-        for again in waiting:
-            again()
-        started = len(waiting) + self._start_ours()
+        started = self.restarts.call_all() + self._start_ours()
         if not self.journal.is_queued:
             while taken := self.take_over(_CLAIMED_MAX):
                 started += taken
@@ -354,13 +352,18 @@ class Launcher:
             except BadEvent as error:
                 self._bury_unread(row, error)
         for firing in in_turn(found):
-            with self._idle:
-                is_early = any(firing.name in names for names in self._committing.values())
-            if is_early:
-                self._start_later(firing, 0, "what triggered it is committing")
-            else:
-                self._start_behind(firing, 0)
+            self._start_recorded(firing)
         return len(found)
+
+    def _start_recorded(self, firing: Firing) -> None:
+        """Start a firing that was recorded, unless what triggered it lives here and will do so."""
+        with self._idle:
+            is_early = any(firing.name in names for names in self._committing.values())
+        if is_early:
+            again = lambda: self._start_recorded(firing)  # noqa: E731
+            self.restarts.later(firing.name, again, 0, "what triggered it is committing")
+        else:
+            self._start_behind(firing, 0)
 
     def _start_behind(self, firing: Firing, number: int) -> None:
         """Start a firing that was recorded, behind those of a higher priority.
@@ -379,9 +382,6 @@ class Launcher:
                 )
                 return
         self._start(firing)
-
-    def _start_later(self, firing: Firing, number: int, reason: str) -> None:
-        self.restarts.later(firing.name, lambda: self._start(firing), number, reason)
 
     @property
     def running(self) -> int:
@@ -432,10 +432,8 @@ class Launcher:
 
     def close(self) -> None:
         """Wait for what runs; what was given up for now is started once more, and then left."""
-        waiting = self.restarts.take()
+        self.restarts.call_all()
         self.restarts.close()
-        for again in waiting:
-            again()
         self.join_running()
 
     def aside(self, name: str, work: Callable[[], None], turn: Turn | None = None) -> None:
@@ -500,6 +498,11 @@ class Launcher:
             self._running.discard(name)
             self._idle.notify_all()
         self.on_ended(self.running)
+
+    def _tell(self) -> None:
+        """Let those who wait look again."""
+        with self._idle:
+            self._idle.notify_all()
 
     def _run(self, firing: Firing) -> None:
         row, item = firing.row, firing.triggered

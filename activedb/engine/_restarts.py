@@ -39,6 +39,8 @@ class Restarts:
     ----------
     random : random.Random
         Where the pauses' lengths come from.
+    on_called : callable
+        Called after each call.
 
     Latch: ``_latch``; nothing is taken under it.
     """
@@ -48,7 +50,9 @@ class Restarts:
         self._clock = clock
         self._settings = settings
         self._latch = threading.Lock()
+        self.on_called: Callable[[], None] = lambda: None
         self._waiting: dict[str, _Waiting] = {}
+        self._called: dict[str, _Waiting] = {}  # at this moment
         # When to look at whom; entries that say another time than `_waiting` are leftovers.
         self._times: list[tuple[datetime, int, str]] = []
         self._serials = itertools.count()
@@ -95,16 +99,18 @@ class Restarts:
         with self._latch:
             return self._waiting.pop(name, None) is not None
 
-    def take(self) -> list[Callable[[], None]]:
-        """The calls that wait, which the caller makes now instead."""
+    def call_all(self) -> int:
+        """Make the calls that wait here and now; returns how many."""
         with self._latch:
-            found, self._waiting = self._waiting, {}
-        return [each.call for each in found.values()]
+            due = list(self._waiting)
+        return sum(self._call(name) for name in due)
 
     def waiting(self) -> dict[str, str]:
-        """Who waits, and why."""
+        """Who waits, or is being called, and why."""
         with self._latch:
-            return {name: each.reason for name, each in self._waiting.items()}
+            return {
+                name: each.reason for name, each in (*self._called.items(), *self._waiting.items())
+            }
 
     def close(self) -> None:
         """End the thread, and forget what waits."""
@@ -124,14 +130,11 @@ class Restarts:
             self._woken.clear()
             if self._is_closed:
                 return
-            for call in self._due():
-                try:
-                    call()
-                except Exception:
-                    _LOG.exception("what was to be tried again has failed")
+            for name in self._due():
+                self._call(name)
             self._clock.wait_until(self._first(), self._woken)
 
-    def _due(self) -> list[Callable[[], None]]:
+    def _due(self) -> list[str]:
         now = self._clock.now()
         due = []
         with self._latch:
@@ -139,9 +142,26 @@ class Restarts:
                 at, _, name = heappop(self._times)
                 each = self._waiting.get(name)
                 if each is not None and each.at == at:
-                    del self._waiting[name]
-                    due.append(each.call)
+                    due.append(name)
         return due
+
+    def _call(self, name: str) -> bool:
+        """Make a call, if nobody has meanwhile; returns whether it was made."""
+        with self._latch:
+            each = self._waiting.pop(name, None)
+            if each is None:
+                return False
+            self._called[name] = each
+        try:
+            each.call()
+        except Exception:
+            _LOG.exception("what was to be tried again has failed")
+        finally:
+            with self._latch:
+                if self._called.get(name) is each:
+                    del self._called[name]
+            self.on_called()
+        return True
 
     def _first(self) -> datetime | None:
         with self._latch:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from coupling import priority_rank
+
 __all__ = ["Turn", "Turns"]
 
 
@@ -27,7 +29,7 @@ class Turn(NamedTuple):
     @property
     def rank(self) -> tuple[bool, int]:
         """The lower, the earlier its turn."""
-        return (self.priority is None, -(self.priority or 0))
+        return priority_rank(self.priority)
 
 
 @dataclass(slots=True)
