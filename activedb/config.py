@@ -83,8 +83,8 @@ class Settings(BaseSettings):
     cycles_max : int
         How many deferred cycles one commit point may need.
     cascade_max : int
-        How deep rules may trigger rules. Each level needs some 17 frames, of which Python allows
-        1,000 (``sys.setrecursionlimit``).
+        How deep rules may trigger rules. Where the stack of one thread has no room for more levels
+        another thread goes on, so some 25 levels take a thread.
     cascade_order : str
         Whether the immediate rules that a rule triggers run inside it (``depth_first``), or wait
         for the end of all rules at its level and run beside it then (``breadth_first``).

@@ -17,7 +17,7 @@ from activedb.engine._triggered import Cause, Part, Triggered, is_systemic
 from activedb.errors import CycleLimitExceeded, DefinitionError, StoreError
 from activedb.metrics import Counters
 from activedb.rules import OccurrenceSet, OnAbort
-from activedb.transactions import Transaction
+from activedb.transactions import Transaction, is_stack_deep
 from coupling import ConditionAction, Coupling, OrderCycle, ordered_groups
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Runner:
         has_condition = rule.when is not None and item.part is Part.RULE
         mode = rule.condition_action if has_condition else ConditionAction.IMMEDIATE
         outcome: Ran = "acted"
-        # In one function: rules that trigger rules are on the stack together, 32 deep by default.
+        # In one function: rules that trigger rules are on the stack together.
         try:
             for listener in listeners:
                 listener.starts(s, item)
@@ -153,7 +153,8 @@ class Runner:
         self, t: Transaction, items: list[Triggered], depth: int, *, deferred: bool
     ) -> None:
         if len(items) == 1:
-            self._calls_of_rule(t, items, depth, items[0].rule.priority, deferred=deferred)()
+            call = self._calls_of_rule(t, items, depth, items[0].rule.priority, deferred=deferred)
+            _call_here(t, call)
             return
         try:
             groups = ordered_groups(
@@ -176,7 +177,7 @@ class Runner:
                 for same_rule in by_rule.values()
             ]
             if len(calls) == 1:
-                calls[0]()
+                _call_here(t, calls[0])
             else:
                 t.run_in_parallel(calls)
 
@@ -266,6 +267,14 @@ class Runner:
         with self._trails.latch:
             trail.firings += firings
             trail.letters += letters
+
+
+def _call_here(t: Transaction, call: Callable[[], None]) -> None:
+    """Run rules in children of `t` on this thread, or on one whose stack has room for them."""
+    if is_stack_deep():
+        t.run_on_fresh_stack(call)
+    else:
+        call()
 
 
 def _running_in(t: Transaction) -> tuple[Transaction | None, _Running | None]:
