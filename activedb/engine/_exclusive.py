@@ -13,6 +13,7 @@ from activedb.engine._letters import Letter
 from activedb.engine._triggered import Firing, Triggered
 from activedb.errors import ActiveDBError, ConnectionLost, SerializationConflict
 from activedb.transactions import Run, Transaction
+from coupling import Coupling
 
 if TYPE_CHECKING:
     from activedb.engine._launcher import Launcher
@@ -75,7 +76,9 @@ class Exclusive:
         """
         run, session = t.hierarchy.run, t.hierarchy.session
         firings, letters = self._launcher.prepare(t, items, event, undated)
-        named = {firing.row["firing"]: firing for firing in firings}
+        # Nobody knows yet which of them will fall due together.
+        line_up(firings, run.name, always=self._launcher.has_priorities(Coupling.EXCLUSIVE))
+        named = {firing.name: firing for firing in firings}
         can_record = not run.is_batch and (t.hierarchy.lends or session.is_shared)
         with self._latch:
             intents = self._works.setdefault(run.name, _Intents(can_record))
@@ -111,7 +114,6 @@ class Exclusive:
             journal = self._launcher.journal
             journal.erase_intents(connection, unsure)
             if not intents.is_recorded:
-                line_up((firings[name] for name in due), run.name)
                 journal.record_on(connection, [firings[name].row for name in sorted(due)])
             elif not journal.erase_intents(connection, sorted(firings.keys() - due)):
                 with self._latch:
@@ -148,9 +150,7 @@ class Exclusive:
         if intents is not None and intents.is_recorded:
             self._fall_due([*intents.firings.values(), *intents.unsure.values()])
         elif intents is not None:
-            firings = list(intents.firings.values())
-            line_up(firings, run_name)
-            self._launcher.start_late(firings)
+            self._launcher.start_late(list(intents.firings.values()))
 
     def _fall_due(self, firings: Iterable[Firing], number: int = 0) -> None:
         """Start firings that are still intents; if the server is away, once it is back."""
@@ -171,6 +171,4 @@ class Exclusive:
             if isinstance(error, ConnectionLost):
                 self._launcher.look()  # it may have been done
             return
-        due = [named[row["firing"]] for row in rows]
-        line_up(due, due[0].row["run"] if due else "")
-        self._launcher.start(due)
+        self._launcher.start([named[row["firing"]] for row in rows])

@@ -166,8 +166,10 @@ def row_of(firing: Named, t: Transaction) -> dict[str, Any]:
     }
 
 
-def line_up(firings: Iterable[Firing], line: str) -> None:
+def line_up(firings: Iterable[Firing], line: str, *, always: bool = False) -> None:
     """Give firings that are due together their turns, unless all have the same priority.
+
+    With `always` in any case, as others may be due together with them.
 
     What time completes is due together with all else that the same moment completes. A causally
     dependent rule has no turn, as it begins at its event.
@@ -176,7 +178,7 @@ def line_up(firings: Iterable[Firing], line: str) -> None:
     differ = len({each.triggered.rule.priority for each in found}) > 1
     for each in found:
         moment = each.triggered.moment
-        if moment or differ:
+        if moment or differ or always:
             each.row["occurrence"][_TURN] = [moment or line, each.triggered.rule.priority]
 
 

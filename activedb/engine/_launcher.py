@@ -213,6 +213,11 @@ class Launcher:
         for firing in in_turn(firings):
             self._start(replace(firing, is_recorded=False))
 
+    def has_priorities(self, coupling: Coupling) -> bool:
+        """Whether a rule of that mode has a priority; O(rules)."""
+        rules = (entry.rule for entry in self._catalog.entries())
+        return any(rule.priority is not None and rule.coupling is coupling for rule in rules)
+
     def _runs(self, firing: Firing) -> bool:
         """Whether a firing runs here and not where a worker is free.
 
