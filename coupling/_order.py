@@ -7,7 +7,14 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import groupby
 from typing import Generic, NamedTuple, TypeVar
 
-__all__ = ["Group", "OrderCycle", "check_order", "ordered_groups", "priority_groups", "priority_rank"]
+__all__ = [
+    "Group",
+    "OrderCycle",
+    "check_order",
+    "ordered_groups",
+    "priority_groups",
+    "priority_rank",
+]
 
 T = TypeVar("T")
 Rank = tuple[bool, int]

@@ -18,8 +18,8 @@ _PENDING_SHOWN = 10
 def too_deep(t: Transaction, depth: int, items: Sequence[Triggered]) -> CycleLimitExceeded:
     """The error for rules that would run `depth` deep, below `t` or as its next level."""
     return CycleLimitExceeded(
-        f"{t.top.path}: rules trigger rules {depth} deep: {_shown(items[0].chain)}; give one of them a "
-        f"condition that ends it, or raise cascade_max"
+        f"{t.top.path}: rules trigger rules {depth} deep: {_shown(items[0].chain)}; give one of them "
+        f"a condition that ends it, or raise cascade_max"
     )
 
 

@@ -239,7 +239,8 @@ class Database:
             When it runs: at the event or at the commit point, as a child; at the event or after
             the triggering commit, as a top-level transaction.
         priority : int, optional
-            Higher first among rules triggered together, equal ones in parallel, None last.
+            Higher first among rules that are triggered together or due at one moment, equal ones in
+            parallel, None last (``docs/coupling.md``). Not with ``coupling="causal"``.
         on_abort : {"triggering", "rule"}
             What a rule that raises takes along: the triggering transaction (which gets
             `RuleFailed`), or only its own subtransaction (and the dead-letter table keeps the

@@ -22,10 +22,10 @@ __all__ = [
     "in_turn",
     "is_lazy",
     "is_of_firing",
+    "line_up",
     "named",
     "row_of",
     "run_of",
-    "line_up",
     "turn_of",
 ]
 

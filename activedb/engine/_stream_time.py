@@ -76,8 +76,9 @@ class StreamTime:
     def due_before(self, us: int) -> Iterator[tuple[int, Subscription]]:
         """What time completes before `us`: when, and of which rule, in the order of time.
 
-        At one time higher priorities first, then in the order of definition. Who iterates advances each rule, which may then be
-        due again. Rules that are not due are not looked at: O(log rules) for each that is.
+        At one time higher priorities first, then in the order of definition. Who iterates advances
+        each rule, which may then be due again. Rules that are not due are not looked at: O(log
+        rules) for each that is.
         """
         while taken := self._due.take(us):
             due_us, found = taken

@@ -187,8 +187,8 @@ class Rule:
             )
         if priority is not None and mode is Coupling.CAUSAL:
             raise DefinitionError(
-                f"rule {name}: priority= means nothing with coupling='causal': such rules all begin "
-                f"at their event, and none can end before what triggered it; leave it out, or take "
+                f"rule {name}: priority= means nothing with coupling='causal': such rules begin at "
+                f"their event, and none can end before what triggered it; leave it out, or take "
                 f"coupling='sequential'"
             )
         then = _one_of(ConditionAction, condition_action, name, "condition_action")

@@ -252,7 +252,9 @@ def test_chain_of_deferred_rules_alone_runs_through_the_cycles(where: Place) -> 
     )
     with pytest.raises(CycleLimitExceeded, match=expected):
         ledger.db.signal("PING")
-    with pytest.raises(CycleLimitExceeded, match=r"by way of start → to_pong \(2 times\) → to_ping"):
+    with pytest.raises(
+        CycleLimitExceeded, match=r"by way of start → to_pong \(2 times\) → to_ping"
+    ):
         ledger.db.signal("E")
 
 
@@ -367,10 +369,10 @@ def test_cascade_reaches_its_bound_whatever_the_stack(
     where: Place, bound: int, coupling: str, frames: int
 ) -> None:
     ledger = open_ledger(unverified(where.open(cascade_max=bound)), {1: 10})
-    last = 0
+    last = [0]
 
     def raise_next(n: int) -> None:
-        if n < last:
+        if n < last[0]:
             ledger.db.signal(f"E{(n + 1) % 2}", n=n + 1)
 
     def go_on(t: Transaction, o: Occurrence) -> None:
@@ -390,10 +392,10 @@ def test_cascade_reaches_its_bound_whatever_the_stack(
         ledger.db.run(lambda t: ledger.db.signal("E1", n=1))
 
     most = bound if coupling == "immediate" else bound // 2
-    for last in (most - 1, most):
+    for last[0] in (most - 1, most):
         deep(begin, frames)
     assert ledger.balances() == {1: 1 if coupling == "immediate" else most}
-    last = most + 1
+    last[0] = most + 1
     with pytest.raises(CycleLimitExceeded, match=f"{bound + 1} deep: ") as caught:
         deep(begin, frames)
     text = str(caught.value)

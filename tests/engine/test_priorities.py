@@ -167,7 +167,11 @@ def test_workers_keep_to_the_order_of_priorities(postgres_url: str, mode: str) -
 
 def test_priority_of_a_causal_rule_is_refused(ledger: Ledger) -> None:
     with pytest.raises(DefinitionError, match="priority= means nothing with coupling='causal'"):
-        ledger.db.rule(on=adb.event("E"), name="r", coupling="causal", priority=1)(lambda t, o: None)
-    ledger.db.rule(on=adb.event("E"), name="r", coupling="sequential", priority=1)(lambda t, o: None)
+        ledger.db.rule(on=adb.event("E"), name="r", coupling="causal", priority=1)(
+            lambda t, o: None
+        )
+    ledger.db.rule(on=adb.event("E"), name="r", coupling="sequential", priority=1)(
+        lambda t, o: None
+    )
     with pytest.raises(DefinitionError, match="priority= means nothing"):
         ledger.db.rules.change("r", coupling="causal")

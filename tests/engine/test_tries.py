@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import activedb as adb
-from activedb.errors import BatchFailed, SerializationConflict
+from activedb.errors import SerializationConflict
 from tests.databases import PATIENCE_S
 from tests.engine.ledger import declare, event, open_ledger
 from tests.histories.processes import Server, Worker
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from activedb import Occurrence, Transaction
-    from tests.databases import Place
     from tests.engine.ledger import Ledger
 
 
