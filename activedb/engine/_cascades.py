@@ -17,9 +17,10 @@ _PENDING_SHOWN = 10
 
 def too_deep(t: Transaction, depth: int, items: Sequence[Triggered]) -> CycleLimitExceeded:
     """The error for rules that would run `depth` deep, below `t` or as its next level."""
+    chain = _shown(items[0].chain)
     return CycleLimitExceeded(
-        f"{t.top.path}: rules trigger rules {depth} deep: {_shown(items[0].chain)}; give one of them "
-        f"a condition that ends it, or raise cascade_max"
+        f"{t.top.path}: rules trigger rules {depth} deep: {chain}; give one of them a condition "
+        f"that ends it, or raise cascade_max"
     )
 
 
