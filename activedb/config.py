@@ -68,17 +68,23 @@ class Settings(BaseSettings):
         Row locks that a transaction may own in one table before it gets a lock on the table
         instead, if nobody is in its way; None: as many as it needs.
     retries_max : int
-        How often a deadlock victim, or a transaction that the server gave up, is run again.
+        How often a deadlock victim, or a transaction that the server gave up, is run again at once.
     retry_pause_ms, retry_pause_ms_max : float
         The longest pause before the first retry, which doubles with each further one, and its
         bound; each pause is a random part of that.
     reconnect_pause_ms, reconnect_pause_ms_max : float
         The same after a lost connection; at least half of it is waited.
+    restarts_max : int
+        How often a rule in a top-level transaction of its own is started again, after it has been
+        run `retries_max` times more in vain; then it is a dead letter.
+    restart_pause_ms, restart_pause_ms_max : float
+        The longest pause before the first restart, which doubles with each further one, and its
+        bound; at least half of it is waited.
     cycles_max : int
         How many deferred cycles one commit point may need.
     cascade_max : int
-        How deep rules may trigger rules. Each level needs some 17 frames, of which Python allows
-        1,000 (``sys.setrecursionlimit``).
+        How deep rules may trigger rules. Where the stack of one thread has no room for more levels
+        another thread goes on, so some 25 levels take a thread.
     cascade_order : str
         Whether the immediate rules that a rule triggers run inside it (``depth_first``), or wait
         for the end of all rules at its level and run beside it then (``breadth_first``).
@@ -146,11 +152,14 @@ class Settings(BaseSettings):
         "requester", "blocker", "youngest", "smallest hierarchy", "least work"
     ] = "requester"
     lock_escalation: int | None = Field(default=None, ge=1)
-    retries_max: int = Field(default=5, ge=0)
+    retries_max: int = Field(default=10, ge=0)
     retry_pause_ms: float = Field(default=1, ge=0, le=60_000)
     retry_pause_ms_max: float = Field(default=250, ge=0, le=600_000)
     reconnect_pause_ms: float = Field(default=250, ge=0, le=60_000)
     reconnect_pause_ms_max: float = Field(default=5_000, ge=0, le=600_000)
+    restarts_max: int = Field(default=20, ge=0)
+    restart_pause_ms: float = Field(default=500, gt=0, le=600_000)
+    restart_pause_ms_max: float = Field(default=30_000, gt=0, le=3_600_000)
     cycles_max: int = Field(default=100, ge=1)
     cascade_max: int = Field(default=32, ge=1)
     cascade_order: Literal["depth_first", "breadth_first"] = "depth_first"

@@ -43,8 +43,9 @@ attached as ``__cause__``::
     │   ├── StatementCancelled        somebody told the server to stop the statement
     │   └── ConnectionLost            the server went away during a transaction
     ├── RuleError
-    │   └── RuleFailed                a rule raised; carries the rule's name and the cause
-    │       └── RuleInQuarantine      it has failed too often, and is not run any more
+    │   ├── RuleFailed                a rule raised; carries the rule's name and the cause
+    │   │   └── RuleInQuarantine      it has failed too often, and is not run any more
+    │   └── FiringsLeft               rules that were waited for have not ended
     └── StreamError
         ├── BadEvent                  an input event that cannot be understood
         │   ├── UncertainOrder        what an event completes depends on an order nobody knows
@@ -92,6 +93,7 @@ __all__ = [
     "DefinedTwice",
     "DefinitionError",
     "FeedFailed",
+    "FiringsLeft",
     "ForeignKeyViolation",
     "HistoryForgotten",
     "Interferes",
@@ -139,6 +141,9 @@ __all__ = [
     "WorkflowError",
     "WrongThread",
 ]
+
+
+_LEFT_SHOWN = 5
 
 
 class ActiveDBError(Exception):
@@ -453,6 +458,30 @@ class RuleFailed(RuleError):
 
 class RuleInQuarantine(RuleFailed):
     """A rule has failed too often in a row, and is not run until it is enabled again."""
+
+
+class FiringsLeft(RuleError):
+    """Rules in transactions of their own, which were waited for, have not ended.
+
+    Attributes
+    ----------
+    left : dict of str to str
+        Name of each firing, as in ``db.pending_firings()``, to why it has not ended.
+    """
+
+    left: Mapping[str, str]
+
+    @classmethod
+    def of(cls, left: Mapping[str, str]) -> Self:
+        """The error for these."""
+        shown = [f"{name} ({why})" for name, why in sorted(left.items())[:_LEFT_SHOWN]]
+        more = f"; and {len(left) - len(shown)} more" if len(left) > len(shown) else ""
+        error = cls(
+            f"{len(left)} of the rules that were waited for have not ended: {'; '.join(shown)}"
+            f"{more}; they go on by themselves: wait again, outside of transactions"
+        )
+        error.left = dict(left)
+        return error
 
 
 class StreamError(ActiveDBError):

@@ -7,7 +7,14 @@ from coupling._cycles import CycleBoundReached, DeferredCycles
 from coupling._dependencies import DependencyGraph
 from coupling._kinds import DependencyKind
 from coupling._modes import ConditionAction, Coupling, Durability, Start
-from coupling._order import Group, OrderCycle, check_order, ordered_groups, priority_groups
+from coupling._order import (
+    Group,
+    OrderCycle,
+    check_order,
+    ordered_groups,
+    priority_groups,
+    priority_rank,
+)
 from coupling._plan import Plan, Planned, Role, plan
 from coupling._replies import (
     Answer,
@@ -44,4 +51,5 @@ __all__ = [
     "ordered_groups",
     "plan",
     "priority_groups",
+    "priority_rank",
 ]

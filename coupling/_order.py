@@ -7,7 +7,14 @@ from graphlib import CycleError, TopologicalSorter
 from itertools import groupby
 from typing import Generic, NamedTuple, TypeVar
 
-__all__ = ["Group", "OrderCycle", "check_order", "ordered_groups", "priority_groups"]
+__all__ = [
+    "Group",
+    "OrderCycle",
+    "check_order",
+    "ordered_groups",
+    "priority_groups",
+    "priority_rank",
+]
 
 T = TypeVar("T")
 Rank = tuple[bool, int]
@@ -55,7 +62,7 @@ def priority_groups(items: Iterable[T], priority: Callable[[T], int | None]) -> 
     -----
     O(n log n). (Saygin, Ulusoy, Chakravarthy, section 3.2.)
     """
-    return _grouped(items, lambda item: _rank(priority(item)))
+    return _grouped(items, lambda item: priority_rank(priority(item)))
 
 
 def ordered_groups(
@@ -101,7 +108,7 @@ def ordered_groups(
     named: dict[str, set[str]] = {}
     for item in found:
         rule = name(item)
-        rank = _rank(priority(item))
+        rank = priority_rank(priority(item))
         ranks[rule] = min(rank, ranks.get(rule, rank))
         named.setdefault(rule, set()).update(after(item))
     needs = {rule: {other for other in others if other in named} for rule, others in named.items()}
@@ -137,7 +144,8 @@ def check_order(after: Mapping[str, Collection[str]]) -> None:
     _in_order(after)
 
 
-def _rank(priority: int | None) -> Rank:
+def priority_rank(priority: int | None) -> Rank:
+    """Where a priority comes in an order: the lower the earlier, None last."""
     return (priority is None, -(priority or 0))
 
 

@@ -101,13 +101,13 @@ class Causal:
                 return
             del self._early[firing]
         if self._is_due(firing, early):
-            self._launcher.start([firing])
+            self._launcher.start_expected(firing)
         else:
             self._launcher.expect_no_more(firing)
 
     def _is_due(self, firing: Firing, early: _Early) -> bool:
         """Whether the firing is to be started; buries it if it has failed by itself."""
         if early.error is not None:
-            self._launcher.give_up(firing.row, firing.triggered, early.error)
+            self._launcher.give_up(firing, early.error)
             self._launcher.drop(firing)
         return early.error is None and not early.is_done

@@ -263,7 +263,7 @@ class Follower:
         if begin.lsn < max(self._slot.lsn, self._taken_lsn):
             return self._pass_by(messages)
         self._trigger("after peek")
-        self._launcher.join(running_max=_RUNNING_MAX)
+        self._launcher.join_running(running_max=_RUNNING_MAX)
         self._reader.begin(begin)
         taken = _Taken()
         run = Run(name=f"follow/{self._slot.name}/{begin.lsn:016X}", is_retried=True)
@@ -378,7 +378,7 @@ class Follower:
         )
         if taken.firings > _KEPT_MAX and not self._launcher.journal.is_queued:
             while self._launcher.take_over(_PORTION, of_dead=False):
-                self._launcher.join(running_max=_RUNNING_MAX)
+                self._launcher.join_running(running_max=_RUNNING_MAX)
 
 
 def _cut_off() -> StoreError:

@@ -32,6 +32,7 @@ from activedb.engine._quarantine import Quarantine
 from activedb.engine._raised import Raised
 from activedb.engine._reads import find_reads
 from activedb.engine._recording import open_recording
+from activedb.engine._restarts import Restarts
 from activedb.engine._rules import Rules
 from activedb.engine._staged import StagedTaker
 from activedb.engine._stream_columns import StreamColumns
@@ -131,7 +132,9 @@ class Database:
         self._opening_batches = threading.Lock()
         is_queued = settings.firings == "queue" and settings.url != "memory://"
         journal = Journal(self._store, is_queued=is_queued)
-        self._launcher = Launcher(journal, self._catalog)
+        self._launcher = Launcher(
+            journal, self._catalog, Restarts(clock, settings), settings.restarts_max
+        )
         self._lines = TimeLines(self._streams)
         self._detector_rows = DetectorRows(self._store)
         counters = Counters()
@@ -236,7 +239,8 @@ class Database:
             When it runs: at the event or at the commit point, as a child; at the event or after
             the triggering commit, as a top-level transaction.
         priority : int, optional
-            Higher first among rules triggered together, equal ones in parallel, None last.
+            Higher first among rules that are triggered together or due at one moment, equal ones in
+            parallel, None last (``docs/coupling.md``). Not with ``coupling="causal"``.
         on_abort : {"triggering", "rule"}
             What a rule that raises takes along: the triggering transaction (which gets
             `RuleFailed`), or only its own subtransaction (and the dead-letter table keeps the
@@ -498,7 +502,8 @@ class Database:
             self._future.check(f"event {name!r}", o.low_us)
         if t is not None and t.forest is self._forest:
             t.check_usable()
-            self._triggering.occurred(t, o)
+            undated = timestamp is None and not t.has_event_time
+            self._triggering.occurred(t, o, undated=undated)
         else:
             own = Run(of_application=True)
             self._forest.run(lambda top: self._triggering.occurred(top, o), own)
@@ -555,10 +560,32 @@ class Database:
         """
         return self._worker.run(stop or threading.Event(), poll_s=poll_s, on_progress=on_progress)
 
-    def join(self) -> None:
-        """Wait until every detached rule that was started has ended, and what is due now."""
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until every rule that has started, or is due now, has ended.
+
+        Those in top-level transactions of their own. One that others were in the way of (a
+        deadlock, a lost connection) is started again by itself, after a pause, and waited for.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait at most; without it as long as that takes.
+
+        Raises
+        ------
+        FiringsLeft
+            If some have not ended by then. Inside a transaction at once, when all that are left
+            have to be started again: they may wait for its locks.
+        TransactionStateError
+            In a detached rule, which would wait for itself, or in a rule of a stream.
+        ConfigurationError
+            If `timeout` is no number of seconds.
+        """
+        is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+        if timeout is not None and not (is_number and 0 <= timeout < threading.TIMEOUT_MAX):
+            raise ConfigurationError(f"join takes a number of seconds, not {timeout!r}")
         self._timekeeper.settle()
-        self._launcher.join()
+        self._launcher.join(timeout)
 
     def pending_firings(self) -> list[PendingFiring]:
         """Rules due in top-level transactions of their own: recorded, not done; the oldest first.
@@ -1144,7 +1171,7 @@ class Database:
         if self._monitoring is not None:
             self._monitoring.close()
         self._timekeeper.close()
-        self._launcher.join()
+        self._launcher.close()
         self._forest.close()
         self._store.close()
 

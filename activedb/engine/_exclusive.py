@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from activedb.engine._firings import line_up
 from activedb.engine._letters import Letter
 from activedb.engine._triggered import Firing, Triggered
-from activedb.errors import ActiveDBError, SerializationConflict
+from activedb.errors import ActiveDBError, ConnectionLost, SerializationConflict
 from activedb.transactions import Run, Transaction
+from coupling import Coupling
 
 if TYPE_CHECKING:
     from activedb.engine._launcher import Launcher
@@ -31,11 +33,14 @@ class _Intents:
         Whether each was recorded at its event.
     firings : dict of str to Firing
         Those of all tries, by name.
+    unsure : dict of str to Firing
+        Those of which nobody has been told that they are recorded.
     of_this_try : set of str
     """
 
     is_recorded: bool
     firings: dict[str, Firing] = field(default_factory=dict)
+    unsure: dict[str, Firing] = field(default_factory=dict)
     of_this_try: set[str] = field(default_factory=set)
 
 
@@ -43,11 +48,11 @@ class Exclusive:
     """Keeps intents, and decides when work has ended for good which of them fall due.
 
     An intent is recorded at the event, in a transaction of its own, so that a crash, which is an
-    abort, leaves it. The names of firings are the same in every try, so tries have their intents
-    in common, and an aborted try decides nothing. When the work commits, those whose triggering
-    transaction has committed with it are erased by that commit, and those of earlier tries; those
-    whose triggering subtransaction has aborted fall due. When the work has failed for good, all
-    do.
+    abort, leaves it. The same occurrence at the same place has the same name in every try, so
+    tries have such intents in common, and an aborted try decides nothing. When the work commits,
+    those whose triggering transaction has committed with it are erased by that commit, and those
+    of earlier tries; those whose triggering subtransaction has aborted fall due. When the work has
+    failed for good, all do.
 
     Two are not recorded at the event. A stream's batch is done again after a crash, and its commit
     records what falls due. A caller's transaction on the memory twin keeps all others waiting, and
@@ -60,25 +65,31 @@ class Exclusive:
         self._launcher = launcher
         self._latch = threading.Lock()
         self._works: dict[str, _Intents] = {}
-        self._undecided: list[Firing] = []
 
     def intend(
-        self, t: Transaction, items: list[Triggered], event: int
+        self, t: Transaction, items: list[Triggered], event: int, undated: Container[int]
     ) -> tuple[set[str], list[Letter]]:
         """Take note of what the `event`-th event of `t` triggered; returns the names of firings.
 
-        Returns with them a letter for each whose occurrence cannot be kept.
+        Returns with them a letter for each whose occurrence cannot be kept. `undated` is as for
+        `named`.
         """
         run, session = t.hierarchy.run, t.hierarchy.session
-        firings, letters = self._launcher.prepare(t, items, event)
-        named = {firing.row["firing"]: firing for firing in firings}
+        firings, letters = self._launcher.prepare(t, items, event, undated)
+        # Nobody knows yet which of them will fall due together.
+        line_up(firings, run.name, always=self._launcher.has_priorities(Coupling.EXCLUSIVE))
+        named = {firing.name: firing for firing in firings}
         can_record = not run.is_batch and (t.hierarchy.lends or session.is_shared)
         with self._latch:
             intents = self._works.setdefault(run.name, _Intents(can_record))
             new = [firing.row for name, firing in named.items() if name not in intents.firings]
         if new and intents.is_recorded:
+            with self._latch:
+                intents.unsure |= named
             self._launcher.journal.intend(new)
         with self._latch:
+            for name in named:
+                intents.unsure.pop(name, None)
             intents.firings |= named
             intents.of_this_try |= named.keys()
         return set(named), letters
@@ -97,10 +108,11 @@ class Exclusive:
             if intents is None:
                 return
             due = intents.of_this_try - kept
-            firings = dict(intents.firings)
+            firings, unsure = dict(intents.firings), sorted(intents.unsure)
 
         def write(connection: Any) -> None:
             journal = self._launcher.journal
+            journal.erase_intents(connection, unsure)
             if not intents.is_recorded:
                 journal.record_on(connection, [firings[name].row for name in sorted(due)])
             elif not journal.erase_intents(connection, sorted(firings.keys() - due)):
@@ -136,25 +148,27 @@ class Exclusive:
         with self._latch:
             intents = self._works.pop(run_name, None)
         if intents is not None and intents.is_recorded:
-            self._fall_due(intents.firings.values())
+            self._fall_due([*intents.firings.values(), *intents.unsure.values()])
         elif intents is not None:
             self._launcher.start_late(list(intents.firings.values()))
 
-    def decide_left(self) -> None:
-        """Make due what should have been while the server was away."""
-        self._fall_due([])
-
-    def _fall_due(self, firings: Iterable[Firing]) -> None:
-        with self._latch:
-            named = {f.row["firing"]: f for f in (*self._undecided, *firings)}
-            self._undecided = []
+    def _fall_due(self, firings: Iterable[Firing], number: int = 0) -> None:
+        """Start firings that are still intents; if the server is away, once it is back."""
+        named = {firing.name: firing for firing in firings}
         if not named:
             return
         try:
             rows = self._launcher.journal.fall_due(sorted(named))
-        except ActiveDBError:
+        except ActiveDBError as error:
             _LOG.warning("rules stay intents for now: %s", ", ".join(named), exc_info=True)
-            with self._latch:
-                self._undecided += named.values()
+            for firing in named.values():
+                self._launcher.restarts.later(
+                    firing.name,
+                    lambda firing=firing: self._fall_due([firing], number + 1),  # type: ignore[misc]
+                    number,
+                    f"{type(error).__name__}: {error}",
+                )
+            if isinstance(error, ConnectionLost):
+                self._launcher.look()  # it may have been done
             return
         self._launcher.start([named[row["firing"]] for row in rows])

@@ -57,7 +57,7 @@ def follow(
             tell(follower.progress)
             if not is_more:
                 stop.wait(poll_s)
-    launcher.join()
+    launcher.join_running()
     return follower.progress
 
 

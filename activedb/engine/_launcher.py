@@ -4,27 +4,36 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
-from dataclasses import asdict
+import time
+from collections.abc import Callable, Container
+from dataclasses import asdict, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from activedb.engine._firings import (
+    Named,
     coupling_of,
+    in_turn,
     is_lazy,
     is_of_firing,
+    line_up,
     named,
     row_of,
     run_of,
+    turn_of,
 )
 from activedb.engine._letters import Letter
 from activedb.engine._of_batches import FiringsOfBatches
 from activedb.engine._quarantine import failure_of
+from activedb.engine._restarts import Restarts
 from activedb.engine._triggered import SYSTEMIC, Firing, Triggered, triggered_of
 from activedb.engine._triggering import Triggering
+from activedb.engine._turns import Turn, Turns
 from activedb.errors import (
     ActiveDBError,
     BadEvent,
+    ConnectionLost,
+    FiringsLeft,
     RuleFailed,
     TransactionStateError,
 )
@@ -37,6 +46,8 @@ __all__ = ["Launcher"]
 
 _LOG = logging.getLogger(__name__)
 _CLAIMED_MAX = 1_000  # at a time
+_LOOK = "look for firings of ours"
+_RUNS = "it runs"
 
 
 class Launcher:
@@ -52,82 +63,115 @@ class Launcher:
       be done again too; as it gives its firings the same names, it does not start them twice.
 
     What this process records it holds under its lease, and starts; if it is queued nobody holds it,
-    and whichever worker is first takes it over.
+    and whichever worker is first takes it over. One that others are in the way of (a deadlock, a
+    lost connection) is given up for now and started again after a pause, by itself; when that has
+    happened `restarts_max` times it is a dead letter.
+
+    Latch: ``_idle``; those of `restarts` and `turns` are taken under it.
 
     Attributes
     ----------
     of_batches : FiringsOfBatches
+    turns : Turns
+        Who has to wait for rules of a higher priority that are due together with it.
     on_ended : callable ``(running)``
         Called when one has ended, with the number of those that are left.
     """
 
-    def __init__(self, journal: Journal, catalog: Catalog):
+    def __init__(self, journal: Journal, catalog: Catalog, restarts: Restarts, restarts_max: int):
         self.journal = journal
         self.of_batches = FiringsOfBatches(journal)
+        self.restarts = restarts
+        self.turns = Turns()
         self.forest: Forest
         self.triggering: Triggering
         self._catalog = catalog
+        self._restarts_max = restarts_max
         self._idle = threading.Condition()
+        restarts.on_called = self._tell
         self._running: set[str] = set()
-        # Started, and given up for now: recorded, and to be tried again.
-        self._left: dict[str, Firing] = {}
-        # Queued ones, which a worker of this very process must not begin before the transaction
-        # that records them has ended.
+        # Those that a live transaction records with its commit, and starts after it.
         self._committing: WeakKeyDictionary[Transaction, set[str]] = WeakKeyDictionary()
         # Rules of which somebody has recorded firings, and which are not defined here.
         self._strange: set[str] = set()
         self.on_ended: Callable[[int], object] = lambda running: None
         self._early: set[str] = set()  # causally dependent ones, before the triggering commit
 
-    def fire(self, t: Transaction, items: list[Triggered], event: int) -> None:
-        """Start the detached rules that the `event`-th event of `t` triggered."""
+    def fire(
+        self, t: Transaction, items: list[Triggered], event: int, undated: Container[int]
+    ) -> None:
+        """Start the detached rules that the `event`-th event of `t` triggered.
+
+        `undated` is as for `named`.
+        """
         run = t.hierarchy.run
-        due: dict[str, Triggered] = {}
-        for name, item in named(t, items, event):
+        due: dict[str, Named] = {}
+        for each in named(t, items, event, undated):
+            name = each.name
             if not (self.of_batches.is_known(name) if run.is_batch else name in run.fired):
-                due[name] = item
+                due[name] = each
             if run.is_batch:
                 run.fired.add(name)
         # On memory:// nobody else can write before a caller's transaction has ended.
         is_late = not t.hierarchy.lends and not t.hierarchy.session.is_shared
-        recorded = {}
-        for name, item in due.items():
+        firings: dict[str, Firing] = {}
+        for name, each in due.items():
             try:
-                recorded[name] = row_of(name, t, item)
+                firings[name] = Firing(row_of(each, t), each.item, is_recorded=not is_late)
             except RuleFailed as failed:
                 self.triggering.counters.add("rules_failed")
-                letter = asdict(Letter.of_rule(name, item.occurrence, failed))
+                letter = asdict(Letter.of_rule(name, each.item.occurrence, failed))
                 if is_late:
                     self.aside(name, lambda letter=letter: self.journal.keep_letter(letter))  # type: ignore[misc]
                 else:
                     self.journal.keep_letter(letter)
+        line_up(firings.values(), f"{t.path}#{event}")
         if run.is_batch:
-            self.of_batches.add(run, due, recorded)
-        elif recorded:
-            new = recorded.keys() if is_late else self.journal.record(recorded.values())
+            rows = {name: firing.row for name, firing in firings.items()}
+            self.of_batches.add(run, due, rows)
+        elif firings:
+            new = firings.keys() if is_late else self._record(firings)
             run.fired |= due.keys()
-            recorded = {name: row for name, row in recorded.items() if name in new}
-        for name in recorded:
-            t.spawns(name, coupling_of(due[name], Coupling.DETACHED))
-        if is_late:
-            self.start_late([Firing(row, due[name]) for name, row in recorded.items()])
-        elif not self.journal.is_queued:
-            for name, row in recorded.items():
-                self._start(row, due[name])
+            firings = {name: firing for name, firing in firings.items() if name in new}
+        for name, firing in firings.items():
+            t.spawns(name, coupling_of(firing.triggered, Coupling.DETACHED))
+        if is_late or not self.journal.is_queued:
+            for firing in in_turn(firings.values()):
+                self._go(firing)
+
+    def _record(self, firings: dict[str, Firing]) -> set[str]:
+        """Record firings of ours; returns which of them were not there, and are to be started."""
+        rows = [firing.row for firing in firings.values()]
+        with self._idle:
+            # From now on, so that who looks for what is ours does not start it, too.
+            ours = set() if self.journal.is_queued else firings.keys() - self._running
+            self._running |= ours
+        new: set[str] = set()
+        try:
+            new = self.journal.record(rows)
+        except ConnectionLost:
+            self.look()
+            raise
+        finally:
+            for name in ours - new:
+                self._ended(name)
+        return new
 
     # -- sequential rules ------------------------------------------------------------------
 
     def prepare(
-        self, t: Transaction, items: list[Triggered], event: int
+        self, t: Transaction, items: list[Triggered], event: int, undated: Container[int] = ()
     ) -> tuple[list[Firing], list[Letter]]:
         """Firings to start when `t`, and all its superiors, have committed.
 
-        Returns with them a letter for each whose occurrence cannot be kept.
+        Returns with them a letter for each whose occurrence cannot be kept. `undated` is as for
+        `named`.
         """
         firings, letters = [], []
-        for name, item in named(t, items, event):
+        for each in named(t, items, event, undated):
+            name, item = each.name, each.item
             try:
-                row = row_of(name, t, item)
+                row = row_of(each, t)
             except RuleFailed as failed:
                 letters.append(Letter.of_rule(name, item.occurrence, failed))
             else:
@@ -138,11 +182,11 @@ class Launcher:
 
     def record(self, t: Transaction, firings: list[Firing]) -> None:
         """Record firings in the commit of the top-level transaction `t`."""
+        line_up(firings, t.hierarchy.run.name)
         here = [firing.row for firing in firings if self._runs(firing)]
         anywhere = [firing.row for firing in firings if not self._runs(firing)]
-        if anywhere:
-            with self._idle:
-                self._committing[t] = {row["firing"] for row in anywhere}
+        with self._idle:
+            self._committing[t] = {firing.name for firing in firings}
 
         def write(connection: Any) -> None:
             self.journal.record_on(connection, here, held=True)
@@ -151,20 +195,14 @@ class Launcher:
         t.hierarchy.durable.append(write)
 
     def start(self, firings: list[Firing]) -> None:
-        """Start firings that are recorded, if they run here; those that cannot be stay pending."""
-        for firing in firings:
-            name = firing.row["firing"]
+        """Start firings that are recorded, if they run here."""
+        for firing in in_turn(firings):
             with self._idle:
                 for names in self._committing.values():
-                    names.discard(name)
-                is_ours = self._left.pop(name, None) is not None
-            if not is_ours and not self._runs(firing):
-                continue
-            try:
-                self._start(firing.row, firing.triggered)
-            except ActiveDBError:
-                self._leave(firing.row, firing.triggered)
-                _LOG.warning("rule %s is left pending", firing.triggered.rule.name, exc_info=True)
+                    names.discard(firing.name)
+            # One that a worker of this very process has taken over runs here, too.
+            if self.restarts.drop(firing.name) or self._runs(firing):
+                self._start(firing)
 
     def start_late(self, firings: list[Firing]) -> None:
         """Record firings, when that can be done, and then start them.
@@ -172,21 +210,13 @@ class Launcher:
         For those of a caller's transaction on ``memory://``, in which nobody else can write before
         it has ended.
         """
-        for firing in firings:
-            with self._idle:
-                self._running.add(firing.row["firing"])
-            self.forest.pool.submit(lambda firing=firing: self._run_late(firing))  # type: ignore[misc]
+        for firing in in_turn(firings):
+            self._start(replace(firing, is_recorded=False))
 
-    def _run_late(self, firing: Firing) -> None:
-        is_new = False
-        try:
-            is_new = bool(self.journal.record([firing.row]))
-        except ActiveDBError:
-            _LOG.warning("rule %s is not run", firing.triggered.rule.name, exc_info=True)
-        if is_new:
-            self._run(firing.row, firing.triggered)
-        else:
-            self._ended(firing.row["firing"])
+    def has_priorities(self, coupling: Coupling) -> bool:
+        """Whether a rule of that mode has a priority; O(rules)."""
+        rules = (entry.rule for entry in self._catalog.entries())
+        return any(rule.priority is not None and rule.coupling is coupling for rule in rules)
 
     def _runs(self, firing: Firing) -> bool:
         """Whether a firing runs here and not where a worker is free.
@@ -204,7 +234,7 @@ class Launcher:
         False: it is not done, and should be tried again after the triggering commit. True: it is
         done, or of no interest any more. An error of the rule is raised.
         """
-        name = firing.row["firing"]
+        name = firing.name
         with self._idle:
             self._early.add(name)
         quarantine = self.triggering.runner.quarantine
@@ -225,15 +255,19 @@ class Launcher:
     def expect(self, firing: Firing) -> None:
         """Let `join` wait for a rule that runs early, because it is recorded now."""
         with self._idle:
-            self._running.add(firing.row["firing"])
+            self._running.add(firing.name)
+
+    def start_expected(self, firing: Firing) -> None:
+        """Start a firing that is recorded and expected."""
+        self._go(firing)
 
     def expect_no_more(self, firing: Firing) -> None:
         """Take back `expect`."""
-        self._ended(firing.row["firing"])
+        self._ended(firing.name)
 
     def drop(self, firing: Firing) -> None:
         """A rule that was begun early has aborted, and is not tried again."""
-        self.triggering.failed(firing.row["firing"])
+        self.triggering.failed(firing.name)
 
     # -- what others have recorded ---------------------------------------------------------
 
@@ -247,7 +281,8 @@ class Launcher:
         int
             How many were started. Firings of rules that are not defined here stay recorded.
         """
-        started = self.start_left() + self._start_rows(self.journal.held(), self._catalog.rule)
+        self.restarts.drop(_LOOK)
+        started = self.restarts.call_all() + self._start_ours()
         if not self.journal.is_queued:
             while taken := self.take_over(_CLAIMED_MAX):
                 started += taken
@@ -273,41 +308,85 @@ class Launcher:
             return True
 
         strange = [name for name in list(self._strange) if not knows(name)]
-        rows = self.journal.claim(limit, knows=knows, without=strange, of_dead=of_dead)
-        return self._start_rows(rows, rules.get)
+        try:
+            rows = self.journal.claim(limit, knows=knows, without=strange, of_dead=of_dead)
+            return self._start_rows(rows, rules.get)
+        except ActiveDBError:
+            self.look()  # some may be ours and not started
+            raise
+
+    def look(self) -> None:
+        """Look for recorded firings of ours that nobody has started, soon and a few times.
+
+        To be called when a connection was lost while some were recorded or taken over: nobody may
+        have been told that it has been done.
+        """
+        self._look_later(0)
+
+    def _look_later(self, number: int) -> None:
+        self.restarts.later(
+            _LOOK, lambda: self._look(number), number, "a connection was lost while it was recorded"
+        )
+
+    def _look(self, number: int) -> None:
+        try:
+            self._start_ours()
+        except ActiveDBError:
+            _LOG.info("firings of ours cannot be looked for now", exc_info=True)
+            self._look_later(number)
+        else:
+            if not self.restarts.is_last(number):
+                self._look_later(number + 1)
+
+    def _start_ours(self) -> int:
+        return self._start_rows(self.journal.held(), self._catalog.rule)
 
     def _start_rows(
         self, rows: list[dict[str, Any]], rule_named: Callable[[str], Rule | None]
     ) -> int:
-        started = 0
+        with self._idle:
+            known = self._running | self._early | self.restarts.waiting().keys()
+        known.update(self.turns.waiting())
+        found = []
         for row in rows:
             rule = rule_named(row["rule"])
-            with self._idle:
-                is_known = row["firing"] in self._running or row["firing"] in self._early
-            if rule is None or is_known:  # if our lease was lost we have taken over what is ours
+            if rule is None or row["firing"] in known:  # if our lease was lost we have taken ours
                 continue
             try:
-                item = triggered_of(rule, row)
+                found.append(Firing(row, triggered_of(rule, row)))
             except BadEvent as error:
                 self._bury_unread(row, error)
-                continue
-            started += 1
-            with self._idle:
-                is_early = any(row["firing"] in names for names in self._committing.values())
-                if is_early:
-                    self._left[row["firing"]] = Firing(row, item)
-            if not is_early:
-                self._start(row, item)
-        return started
+        for firing in in_turn(found):
+            self._start_recorded(firing)
+        return len(found)
 
-    def start_left(self) -> int:
-        """Start the firings again that were given up for now; returns how many."""
-        self.triggering.decide_left()
+    def _start_recorded(self, firing: Firing) -> None:
+        """Start a firing that was recorded, unless what triggered it lives here and will do so."""
         with self._idle:
-            left, self._left = self._left, {}
-        for firing in left.values():
-            self._start(firing.row, firing.triggered)
-        return len(left)
+            is_early = any(firing.name in names for names in self._committing.values())
+        if is_early:
+            again = lambda: self._start_recorded(firing)  # noqa: E731
+            self.restarts.later(firing.name, again, 0, "what triggered it is committing")
+        else:
+            self._start_behind(firing, 0)
+
+    def _start_behind(self, firing: Firing, number: int) -> None:
+        """Start a firing that was recorded, behind those of a higher priority.
+
+        Those that run here it finds in its line; of the others the database knows. If they do not
+        end within `restarts_max` looks, as nobody has their rules, say, it is started.
+        """
+        turn = turn_of(firing.row)
+        if turn is not None and number < self._restarts_max:
+            others = self.journal.pending(run=firing.row["run"])
+            turns = (turn_of(o) for o in others if o["holder"] != firing.row["holder"])
+            if any(o is not None and o.line == turn.line and o.rank < turn.rank for o in turns):
+                again = lambda: self._start_behind(firing, number + 1)  # noqa: E731
+                self.restarts.later(
+                    firing.name, again, 0, "rules of a higher priority have not ended"
+                )
+                return
+        self._start(firing)
 
     @property
     def running(self) -> int:
@@ -315,24 +394,54 @@ class Launcher:
         with self._idle:
             return len(self._running)
 
-    def join(self, running_max: int = 0) -> None:
-        """Wait until every detached rule that was started has ended, or at most so many are left.
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until every firing that was started has ended, also those given up for now.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait at most.
+
+        Raises
+        ------
+        FiringsLeft
+            If some have not ended by then; inside a transaction at once when all that are left
+            were given up for now, as they may wait for locks of that one.
+        TransactionStateError
+            In a detached rule, which would wait for itself, or in a stream's batch.
+        """
+        self._check_may_wait()
+        until_s = None if timeout is None else time.monotonic() + timeout
+        is_inside = current_transaction() is not None
+        if self.restarts.drop(_LOOK):
+            self._look(0)
+        with self._idle:
+            while left := self._left():
+                remaining_s = None if until_s is None else until_s - time.monotonic()
+                is_over = remaining_s is not None and remaining_s <= 0
+                if is_over or (is_inside and not self._running):
+                    raise FiringsLeft.of(left)
+                self._idle.wait(remaining_s)
+
+    def join_running(self, running_max: int = 0) -> None:
+        """Wait until at most so many of the firings run, not for those given up for now.
 
         Raises
         ------
         TransactionStateError
-            In a detached rule, which would wait for itself, or in a stream's batch.
+            As in `join`.
         """
-        t = current_transaction()
-        if t is not None and (t.hierarchy.run.is_detached or t.hierarchy.run.is_batch):
-            raise TransactionStateError(
-                f"{t.path} cannot wait for detached rules; wait outside rules of streams and "
-                f"detached rules"
-            )
+        self._check_may_wait()
         with self._idle:
             self._idle.wait_for(lambda: len(self._running) <= running_max)
 
-    def aside(self, name: str, work: Callable[[], None]) -> None:
+    def close(self) -> None:
+        """Wait for what runs; what was given up for now is started once more, and then left."""
+        self.restarts.call_all()
+        self.restarts.close()
+        self.join_running()
+
+    def aside(self, name: str, work: Callable[[], None], turn: Turn | None = None) -> None:
         """Do work of the engine's own on a thread of the pool; `join` waits for it, too."""
 
         def do() -> None:
@@ -341,52 +450,133 @@ class Launcher:
             finally:
                 self._ended(name)
 
-        with self._idle:
-            self._running.add(name)
-        try:
-            self.forest.pool.submit(do)
-        except TransactionStateError:  # closed meanwhile
-            self._ended(name)
+        self._submit(name, do, turn)
+
+    def _check_may_wait(self) -> None:
+        t = current_transaction()
+        if t is not None and (t.hierarchy.run.is_detached or t.hierarchy.run.is_batch):
+            raise TransactionStateError(
+                f"{t.path} cannot wait for detached rules; wait outside rules of streams and "
+                f"detached rules"
+            )
+
+    def _left(self) -> dict[str, str]:
+        """What has not ended, and why. REQUIRES: the latch."""
+        left = self.restarts.waiting()
+        left.pop(_LOOK, None)
+        behind = dict.fromkeys(self.turns.waiting(), "rules of a higher priority have not ended")
+        return left | behind | dict.fromkeys(self._running, _RUNS)
 
     # -- running ---------------------------------------------------------------------------
 
-    def _start(self, row: dict[str, Any], item: Triggered) -> None:
+    def _start(self, firing: Firing) -> None:
+        """Start a firing that does not run."""
         with self._idle:
-            self._running.add(row["firing"])
-        try:
-            self.forest.pool.submit(lambda: self._run(row, item))
-        except ActiveDBError:
-            self._ended(row["firing"])
-            raise
+            if firing.name in self._running:
+                return
+            self._running.add(firing.name)
+        self._go(firing)
 
-    def _ended(self, firing: str) -> None:
+    def _go(self, firing: Firing) -> None:
+        self._submit(firing.name, lambda: self._run(firing), turn_of(firing.row))
+
+    def _submit(self, name: str, call: Callable[[], None], turn: Turn | None = None) -> None:
+        """Have a thread of the pool make a call when its turn has come; it ends with `_ended`."""
         with self._idle:
-            self._running.discard(firing)
-            running = len(self._running)
+            if turn is not None:
+                self.turns.enter(name, turn)
+            if not self.turns.is_up(name, lambda: self._submit(name, call)):
+                self._running.discard(name)
+                self._idle.notify_all()
+                return
+            self._running.add(name)
+        try:
+            self.forest.pool.submit(call)
+        except TransactionStateError:  # closed meanwhile: what is recorded is left to the next
+            _LOG.info("%s is not started, as the database is closed", name)
+            self._ended(name)
+
+    def _ended(self, name: str) -> None:
+        for begin in self.turns.end(name):
+            begin()
+        with self._idle:
+            self._running.discard(name)
             self._idle.notify_all()
-        self.on_ended(running)
+        self.on_ended(self.running)
 
-    def _run(self, row: dict[str, Any], item: Triggered) -> None:
-        firing = row["firing"]
+    def _tell(self) -> None:
+        """Let those who wait look again."""
+        with self._idle:
+            self._idle.notify_all()
 
+    def _run(self, firing: Firing) -> None:
+        row, item = firing.row, firing.triggered
+        has_ended = True
         try:
+            if not firing.is_recorded:
+                if not self.journal.record([row]):
+                    return
+                firing = replace(firing, is_recorded=True)
             self.triggering.runner.quarantine.check(item.rule.name)
             run = run_of(row, item, lazily=is_lazy(row["run"]))
             self.forest.run(self._work_of(row, item), run)
-        except SYSTEMIC:
-            # It stays recorded, or unfinished until its batch records it.
-            self._leave(row, item)
-            _LOG.warning("rule %s is left pending", item.rule.name, exc_info=True)
+        except SYSTEMIC as error:
+            has_ended = self._leave(firing, error)
         except _DoneElsewhere:
-            _LOG.info("another process ran %s", firing)
-            self.of_batches.is_durable(firing)
+            _LOG.info("another process ran %s", firing.name)
+            self.of_batches.is_durable(firing.name)
         except BaseException as error:
-            self.give_up(row, item, error)
+            has_ended = self.give_up(firing, error)
         else:
             self.triggering.runner.quarantine.succeeded(item.rule.name)
-            self.of_batches.is_durable(firing)
+            self.of_batches.is_durable(firing.name)
         finally:
-            self._ended(firing)
+            if has_ended:
+                self._ended(firing.name)
+            else:
+                self.on_ended(self.running)
+
+    def _leave(self, firing: Firing, error: Exception) -> bool:
+        """Give up a firing for now; True: for good, as that has happened often enough.
+
+        It stays recorded, or unfinished until its batch records it.
+        """
+        rule = firing.triggered.rule.name
+        number = firing.restarts
+        if number >= self._restarts_max:
+            failed = RuleFailed(
+                f"rule {rule} failed: it was started again {number} times, and each time something "
+                f"was in its way: {error}",
+                rule=rule,
+            )
+            failed.__cause__ = error
+            if not self._bury(firing, failed):
+                return False
+            self.triggering.failed(firing.name)
+            return True
+        self._restart_later(replace(firing, restarts=number + 1), error)
+        _LOG.warning("rule %s is tried again later", rule, exc_info=error)
+        return False
+
+    def _restart_later(self, firing: Firing, error: Exception) -> None:
+        def again() -> None:
+            self._restart(firing, error)
+
+        with self._idle:  # so it either runs or waits, whoever looks
+            self._running.discard(firing.name)
+            reason = f"{type(error).__name__}: {error}"
+            self.restarts.later(firing.name, again, firing.restarts - 1, reason)
+            self._idle.notify_all()
+
+    def _restart(self, firing: Firing, error: Exception) -> None:
+        """Start a firing again, unless the server is away: that counts for nothing."""
+        if isinstance(error, ConnectionLost):
+            try:
+                self.journal.standing()
+            except ActiveDBError as away:
+                self._restart_later(firing, away)
+                return
+        self._start(firing)
 
     def _work_of(self, row: dict[str, Any], item: Triggered) -> Callable[[Transaction], None]:
         """What the top-level transaction of a firing does: run the rule, and mark it done."""
@@ -412,18 +602,29 @@ class Launcher:
         # Of one that is recorded the journal knows.
         return is_early or self.of_batches.is_unfinished(row["run"])
 
-    def give_up(self, row: dict[str, Any], item: Triggered, error: BaseException) -> None:
-        """Put the firing of a rule that raised into the dead-letter table."""
-        rule = item.rule.name
-        letter = Letter.of_rule(row["firing"], item.occurrence, failure_of(rule, error))
-        self.triggering.counters.add("rules_failed")
+    def give_up(self, firing: Firing, error: BaseException) -> bool:
+        """Put the firing of a rule that raised into the dead-letter table; False: later."""
+        rule = firing.triggered.rule.name
+        if not self._bury(firing, failure_of(rule, error)):
+            return False
         self.triggering.runner.quarantine.failed(rule, error)
+        return True
+
+    def _bury(self, firing: Firing, failed: RuleFailed) -> bool:
+        """Make a letter of a firing; if that cannot be done now it is started again later."""
+        letter = asdict(Letter.of_rule(firing.name, firing.triggered.occurrence, failed))
         try:
-            self.journal.bury(row, asdict(letter), keep=self._must_stay(row))
-            self.of_batches.is_durable(row["firing"])
-        except ActiveDBError:
-            self._leave(row, item)
-            _LOG.warning("rule %s is left pending", rule, exc_info=True)
+            if firing.is_recorded:
+                self.journal.bury(firing.row, letter, keep=self._must_stay(firing.row))
+            else:
+                self.journal.keep_letter(letter)
+        except ActiveDBError as error:
+            _LOG.warning("rule %s is tried again later", failed.rule, exc_info=True)
+            self._restart_later(replace(firing, restarts=max(firing.restarts, 1)), error)
+            return False
+        self.triggering.counters.add("rules_failed")
+        self.of_batches.is_durable(firing.name)
+        return True
 
     def _bury_unread(self, row: dict[str, Any], error: BadEvent) -> None:
         """Put a firing into the dead-letter table of which nobody knows what triggered it."""
@@ -431,10 +632,6 @@ class Launcher:
         letter = Letter.of_firing(row["firing"], row["occurrence"], failure_of(rule, error))
         self.triggering.counters.add("rules_failed")
         self.journal.bury(row, asdict(letter), keep=False)
-
-    def _leave(self, row: dict[str, Any], item: Triggered) -> None:
-        with self._idle:
-            self._left[row["firing"]] = Firing(row, item)
 
 
 class _DoneElsewhere(ActiveDBError):

@@ -56,11 +56,13 @@ class Lives:
         params = {"transaction": run.name}
 
         def tell(t: Transaction) -> None:
-            self._triggering.occurred(t, Occurrence("abort", t.timestamp, params, kind=_KIND))
+            o = Occurrence("abort", t.timestamp, params, kind=_KIND)
+            self._triggering.occurred(t, o, undated=True)
 
         self._launcher.aside(f"abort of {run.name}", lambda: self._launcher.forest.run(tell))
 
     def _raise(self, t: Transaction, name: str) -> None:
         if t.hierarchy.run.of_application and self._catalog.listening_to((_KIND, name), t):
             params = {"transaction": t.hierarchy.run.name}
-            self._triggering.occurred(t, Occurrence(name, t.timestamp, params, kind=_KIND))
+            o = Occurrence(name, t.timestamp, params, kind=_KIND)
+            self._triggering.occurred(t, o, undated=True)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 
 from activedb.clock import Clock
+from activedb.engine._cascades import failed_in
 from activedb.engine._letters import storable
 from activedb.errors import ActiveDBError, DefinitionError, RuleFailed, RuleInQuarantine
 from activedb.metrics import Counters
@@ -117,6 +118,6 @@ def failure_of(rule: str, error: BaseException) -> RuleFailed:
     """What to say of a rule that has failed with `error`, which is the cause of the result."""
     if isinstance(error, RuleInQuarantine):
         return error
-    failed = RuleFailed(f"rule {rule} failed: {error}", rule=rule)
+    failed = RuleFailed(failed_in(rule, error), rule=rule)
     failed.__cause__ = error
     return failed

@@ -17,7 +17,7 @@ from activedb.engine._triggered import Cause, Part, Triggered, is_systemic
 from activedb.errors import CycleLimitExceeded, DefinitionError, StoreError
 from activedb.metrics import Counters
 from activedb.rules import OccurrenceSet, OnAbort
-from activedb.transactions import Transaction
+from activedb.transactions import Transaction, is_stack_deep
 from coupling import ConditionAction, Coupling, OrderCycle, ordered_groups
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Runner:
         has_condition = rule.when is not None and item.part is Part.RULE
         mode = rule.condition_action if has_condition else ConditionAction.IMMEDIATE
         outcome: Ran = "acted"
-        # In one function: rules that trigger rules are on the stack together, 32 deep by default.
+        # In one function: rules that trigger rules are on the stack together.
         try:
             for listener in listeners:
                 listener.starts(s, item)
@@ -153,7 +153,8 @@ class Runner:
         self, t: Transaction, items: list[Triggered], depth: int, *, deferred: bool
     ) -> None:
         if len(items) == 1:
-            self._calls_of_rule(t, items, depth, items[0].rule.priority, deferred=deferred)()
+            call = self._calls_of_rule(t, items, depth, items[0].rule.priority, deferred=deferred)
+            _call_here(t, call)
             return
         try:
             groups = ordered_groups(
@@ -176,7 +177,7 @@ class Runner:
                 for same_rule in by_rule.values()
             ]
             if len(calls) == 1:
-                calls[0]()
+                _call_here(t, calls[0])
             else:
                 t.run_in_parallel(calls)
 
@@ -196,7 +197,8 @@ class Runner:
         newest = items[-1]
         if newest.rule.set_oriented and newest.part is Part.RULE:
             occurrences = OccurrenceSet([item.occurrence for item in items])
-            items = [Triggered(newest.rule, occurrences, newest.by)]
+            undated = tuple(o for item in items for o in item.undated)
+            items = [Triggered(newest.rule, occurrences, newest.by, undated=undated)]
         labels = [f"{t.next_label()}.{item.rule.name}" for item in items]
 
         def call() -> None:
@@ -257,13 +259,22 @@ class Runner:
         trail = self._trails.of(s)
         trail.events += 1
         if action.rule.coupling is not Coupling.CAUSAL or s.parent is not None:
-            self._launcher.fire(s, [action], trail.events)
+            self._launcher.fire(s, [action], trail.events, self._trails.undated_in(s))
             return
-        firings, letters = self._launcher.prepare(s, [action], trail.events)
+        undated = self._trails.undated_in(s)
+        firings, letters = self._launcher.prepare(s, [action], trail.events, undated)
         self._counters.add("rules_failed", len(letters))
         with self._trails.latch:
             trail.firings += firings
             trail.letters += letters
+
+
+def _call_here(t: Transaction, call: Callable[[], None]) -> None:
+    """Run rules in children of `t` on this thread, or on one whose stack has room for them."""
+    if is_stack_deep():
+        t.run_on_fresh_stack(call)
+    else:
+        call()
 
 
 def _running_in(t: Transaction) -> tuple[Transaction | None, _Running | None]:

@@ -111,7 +111,7 @@ class StreamParts:
     def _run_part(self, entry: LedgerEntry, chunk: list[Arrival], arrivals: Arrivals) -> None:
         # Not named after batch and part: what is done again may be parted differently.
         run = Run(name=self._state.run_name(entry), is_batch=True)
-        self._launcher.join(running_max=DETACHED_MAX)
+        self._launcher.join_running(running_max=DETACHED_MAX)
 
         def body(t: Transaction) -> None:
             self._process(t, entry, chunk, arrivals)

@@ -313,9 +313,9 @@ class StreamRun:
                 self._s_transactions.elsewhere.take(left, last.punctuation_us)
                 first = replace(last, part=last.part + 1, punctuation_us=until_us, complete=True)
                 self._parts.run(first, self._admission.none())
-        self._launcher.join()
+        self._launcher.join_running()
         if self._launcher.recover():  # those that a lost connection or a lock kept from ending
-            self._launcher.join()
+            self._launcher.join_running()
         if last is not None:
             self._launcher.of_batches.forget_done(self._state.run_name(last))
 

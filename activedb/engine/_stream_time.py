@@ -12,6 +12,7 @@ from activedb.rules import Catalog, Subscription
 from activedb.store import DetectorRows
 from activedb.streams import Stream
 from activedb.transactions import Transaction
+from coupling import priority_rank
 
 __all__ = ["StreamTime"]
 
@@ -75,14 +76,20 @@ class StreamTime:
     def due_before(self, us: int) -> Iterator[tuple[int, Subscription]]:
         """What time completes before `us`: when, and of which rule, in the order of time.
 
-        At one time in the order of definition. Who iterates advances each rule, which may then be
-        due again. Rules that are not due are not looked at: O(log rules) for each that is.
+        At one time higher priorities first, then in the order of definition. Who iterates advances
+        each rule, which may then be due again. Rules that are not due are not looked at: O(log
+        rules) for each that is.
         """
         while taken := self._due.take(us):
             due_us, found = taken
-            for subscription in sorted(found, key=self._catalog.place):
+            for subscription in sorted(found, key=self._order):
                 if self._catalog.has(subscription) and self._follows(subscription):
                     yield due_us, subscription
+
+    def _order(self, subscription: Subscription) -> tuple[tuple[bool, int], Any]:
+        entry = self._catalog.entry(subscription.rule.name)
+        priority = (subscription.rule if entry is None else entry.rule).priority
+        return priority_rank(priority), self._catalog.place(subscription)
 
     def is_due(self, us: int) -> bool:
         """Whether time may complete something before `us`."""

@@ -12,7 +12,8 @@ from activedb.clock import Clock, in_microseconds, moment_of
 from activedb.engine._due_times import DueTimes
 from activedb.engine._letters import Letter
 from activedb.engine._quarantine import failure_of
-from activedb.engine._triggered import SYSTEMIC, Triggered, is_systemic
+from activedb.engine._triggered import SYSTEMIC, Triggered, is_systemic, moment_in
+from activedb.engine._turns import Turn
 from activedb.errors import ActiveDBError, BadEvent, RuleFailed
 from activedb.events import Occurrence
 from activedb.rules import Catalog, Subscription
@@ -36,7 +37,7 @@ class Timekeeper:
     What time completes triggers its rule in a top-level transaction, with the same commit in which
     the detector's new state is written: so it does once, also after a crash. Several of one rule
     run one after another, in the order of their times; those of different rules run beside each
-    other, on the pool.
+    other, on the pool, but for those that are due at one moment: higher priorities first.
 
     The thread begins when the first rule needs it.
 
@@ -63,10 +64,11 @@ class Timekeeper:
         self._expiring = DueTimes()
         # What was seen when an expiring rule was looked at last: the clock, and its newest event.
         self._looked: dict[object, tuple[int, int]] = {}
-        self._starting = threading.Lock()
+        self._starting = threading.RLock()  # again on this thread if the system has no other one
         self._latch = threading.Lock()
         self._busy: set[object] = set()
-        self._again: set[object] = set()
+        # What fell due while somebody was at the rule, when.
+        self._again: dict[object, list[int]] = {}
         self._woken = threading.Event()
         self._is_closed = False
         self._thread: threading.Thread | None = None
@@ -142,52 +144,60 @@ class Timekeeper:
                     self._expire(subscription, now_us)
             while taken := self._due.take(now_us + 1):
                 due_us, found = taken
-                for subscription in found:
-                    if self._catalog.has(subscription):
-                        self._start(subscription, due_us)
+                there = [each for each in found if self._catalog.has(each)]
+                for subscription in sorted(there, key=self._rank):
+                    self._start(subscription, due_us)
 
-    def _start(self, subscription: Subscription, since_us: int) -> None:
+    def _rank(self, subscription: Subscription) -> tuple[bool, int]:
+        return self._turn(subscription, 0).rank
+
+    def _turn(self, subscription: Subscription, us: int) -> Turn:
+        """Its place among the rules that are due at a moment."""
+        entry = self._catalog.entry(subscription.rule.name)
+        rule = subscription.rule if entry is None else entry.rule
+        return Turn(moment_in(None, us), rule.priority)
+
+    def _start(self, subscription: Subscription, due_us: int) -> None:
         if self._lines.stream_of(subscription) is not None:  # declared since
             self._lines.moved(subscription)
             return
+        name, turn = f"rule {subscription.rule.name} at {due_us}", self._turn(subscription, due_us)
+        self._launcher.turns.enter(name, turn)
         with self._latch:
             if subscription.detection in self._busy:
-                self._again.add(subscription.detection)
+                self._again.setdefault(subscription.detection, []).append(due_us)
                 return
             self._busy.add(subscription.detection)
-        self._launcher.aside(
-            f"time of rule {subscription.rule.name}", lambda: self._run(subscription, since_us)
-        )
+        self._launcher.aside(name, lambda: self._run(subscription, due_us), turn)
 
-    def _run(self, subscription: Subscription, since_us: int) -> None:
-        """Do all that is due of one rule, from a time on; on the pool."""
-        due_us: int | None = None
+    def _run(self, subscription: Subscription, due_us: int) -> None:
+        """Do all that is due of one rule up to a moment; on the pool."""
+        again_us: int | None = None
         try:
             while not self._is_closed and self._catalog.has(subscription):
-                if not self._do_next(subscription, since_us):
+                if not self._do_next(subscription, due_us):
                     break
         except SYSTEMIC:
             _LOG.warning("what is due of rule %s waits", subscription.rule.name, exc_info=True)
-            due_us = self._now_us() + _AGAIN_AFTER_US
+            again_us = self._now_us() + _AGAIN_AFTER_US
         except Exception:
             _LOG.exception("rule %s cannot be told the time", subscription.rule.name)
-            due_us = self._now_us() + _AGAIN_AFTER_US
+            again_us = self._now_us() + _AGAIN_AFTER_US
         finally:
             with self._latch:
                 self._busy.discard(subscription.detection)
-                is_asked = subscription.detection in self._again
-                self._again.discard(subscription.detection)
-        if is_asked and due_us is None:
-            self._start(subscription, self._now_us())
-            return
-        if due_us is None:
+                asked = self._again.pop(subscription.detection, [])
+        for us in asked:
+            self._start(subscription, us)
+        if again_us is not None:
+            self._set(self._due, subscription, again_us)
+        elif not asked:
             self._lines.moved(subscription)
-        else:
-            self._set(self._due, subscription, due_us)
+            self._start_due()  # before this work ends, so that `join` waits for that, too
 
     # -- one match -------------------------------------------------------------------------
 
-    def _do_next(self, subscription: Subscription, since_us: int) -> bool:
+    def _do_next(self, subscription: Subscription, due_us: int) -> bool:
         """Let time complete the next match, and run its rule; False: nothing more is due."""
 
         def work(t: Transaction) -> bool:
@@ -196,7 +206,7 @@ class Timekeeper:
                 return False
             if not subscription.in_hand:
                 try:
-                    self._advance(t, subscription, since_us)
+                    self._advance(t, subscription, due_us)
                 except Exception as error:
                     if is_systemic(error, t):
                         raise
@@ -204,28 +214,28 @@ class Timekeeper:
             self.triggering.kept.write_state(t, subscription)
             if not subscription.in_hand:
                 return False
-            self._fire(t, subscription, subscription.in_hand[0])
+            self._fire(t, subscription, subscription.in_hand[0], moment_in(None, due_us))
             # Before the commit writes the state: with that it has happened.
             self.triggering.take(t, subscription)
             return True
 
         return self.forest.run(work, Run(is_retried=True))
 
-    def _advance(self, t: Transaction, subscription: Subscription, since_us: int) -> None:
-        """Tell the detector the time until something is complete, at most until now.
+    def _advance(self, t: Transaction, subscription: Subscription, last_us: int) -> None:
+        """Tell the detector the time until something is complete, at most until a moment.
 
-        First that of `since_us`, as a clock event occurs from the first time on that it is told.
+        A clock event occurs from the first time on that it is told.
         """
-        now_us = self._now_us()
-        until_us = min(since_us, now_us)
+        last_us = min(last_us, self._now_us())
+        until_us = last_us
         while True:
             due_us = subscription.due_us
-            until_us = until_us if due_us is None else min(due_us, now_us)
+            until_us = until_us if due_us is None else min(due_us, last_us)
             found = self.triggering.advance(subscription, until_us + 1, t)
             subscription.in_hand.extend(item.occurrence for item in found)
-            if found or until_us == now_us:
+            if found or until_us == last_us:
                 return
-            until_us = now_us
+            until_us = last_us
 
     def _give_up(self, t: Transaction, subscription: Subscription, error: Exception) -> None:
         """Go on behind a moment that the detector cannot judge, and leave a dead letter.
@@ -247,12 +257,12 @@ class Timekeeper:
             found = self.triggering.advance(subscription, due_us + 1, t)
         subscription.in_hand.extend(item.occurrence for item in found)
 
-    def _fire(self, t: Transaction, subscription: Subscription, o: Occurrence) -> None:
+    def _fire(self, t: Transaction, subscription: Subscription, o: Occurrence, moment: str) -> None:
         """Trigger the rule as an event of `t` would; if it fails there is a dead letter."""
         entry = self._catalog.entry(subscription.rule.name)
         if entry is None or not entry.enabled:
             return
-        item = Triggered(entry.rule, o)
+        item = Triggered(entry.rule, o, moment=moment)
         label = f"time.{o.us}"
         try:
             t.run_child(

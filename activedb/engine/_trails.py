@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections import ChainMap
+from collections.abc import Container
 from dataclasses import dataclass, field
 
 from activedb.engine._letters import Letter
@@ -42,6 +44,8 @@ class Trail:
         the rule around it runs.
     next_cycle : list of Triggered
         In the transaction of a deferred rule: what is deferred to the parent's next cycle.
+    undated : dict of int to Occurrence
+        By identity: those of `fed` whose time is only when this try came to them.
     """
 
     cycles: DeferredCycles[Triggered]
@@ -53,6 +57,7 @@ class Trail:
     events: int = 0
     next_level: list[Triggered] = field(default_factory=list)
     next_cycle: list[Triggered] = field(default_factory=list)
+    undated: dict[int, Occurrence] = field(default_factory=dict)
 
 
 class Trails:
@@ -98,6 +103,17 @@ class Trails:
                 for item in items:
                     trail.cycles.defer(item)
 
+    def undated_in(self, t: Transaction) -> Container[int]:
+        """The occurrences, by identity, of `t` and its superiors that are `undated`; O(depth)."""
+        found: list[dict[int, Occurrence]] = []
+        node: Transaction | None = t
+        while node is not None:
+            trail = self._trails.get(node.id)
+            if trail is not None and trail.undated:
+                found.append(trail.undated)
+            node = node.parent
+        return ChainMap(*found)
+
     def take_level(self, t: Transaction) -> list[Triggered]:
         """The rules of the next level below `t`, which do not wait any more."""
         trail = self.of(t)
@@ -114,6 +130,7 @@ class Trails:
             mine.firings += trail.firings
             mine.intents |= trail.intents
             mine.next_level += trail.next_level
+            mine.undated |= trail.undated
             if above.deferred and above.parent is not None:
                 mine.next_cycle += trail.next_cycle
             else:

@@ -20,6 +20,7 @@ __all__ = [
     "Part",
     "Triggered",
     "is_systemic",
+    "moment_in",
     "occurrence_of",
     "triggered_of",
 ]
@@ -67,12 +68,18 @@ class Triggered:
         The rule in which the event was raised; None outside of rules.
     part : Part
         What is to run.
+    undated : tuple of Occurrence
+        The event that was raised just now, if its time is only when this try came to it.
+    moment : str
+        The moment at which time has completed the occurrence; empty if an event has.
     """
 
     rule: Rule
     occurrence: Occurrence
     by: Cause | None = None
     part: Part = Part.RULE
+    undated: tuple[Occurrence, ...] = ()
+    moment: str = ""
 
     @property
     def action(self) -> Triggered:
@@ -87,6 +94,11 @@ class Triggered:
             names.append(by.rule)
             by = by.by
         return names[::-1]
+
+
+def moment_in(stream: str | None, us: int) -> str:
+    """A moment in the time of a stream, or on the clock, as `Triggered` has it."""
+    return f"{'clock' if stream is None else f'stream/{stream}'}@{us}"
 
 
 def triggered_of(rule: Rule, row: Mapping[str, Any]) -> Triggered:
@@ -114,7 +126,24 @@ class Firing:
     """A rule that is to run in a top-level transaction of its own, and its row in the journal.
 
     Each is equal to itself alone: another try of what triggered it makes another one.
+
+    Attributes
+    ----------
+    row : dict
+    triggered : Triggered
+    restarts : int
+        How often it was given up for now, and started again.
+    is_recorded : bool
+        Whether its row is in the database, or will be with a batch's commit.
     """
 
     row: dict[str, Any]
     triggered: Triggered
+    restarts: int = 0
+    is_recorded: bool = True
+
+    @property
+    def name(self) -> str:
+        """What tells it from all others."""
+        name: str = self.row["firing"]
+        return name

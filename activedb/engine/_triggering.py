@@ -17,7 +17,8 @@ from activedb.engine._rule_listeners import RuleListener
 from activedb.engine._runner import Runner
 from activedb.engine._time_lines import TimeLines
 from activedb.engine._trails import Trail, Trails
-from activedb.engine._triggered import SYSTEMIC, Fed, Firing, Triggered
+from activedb.engine._triggered import SYSTEMIC, Fed, Firing, Triggered, moment_in
+from activedb.errors import ConnectionLost
 from activedb.events import Occurrence
 from activedb.metrics import Counters
 from activedb.rules import Catalog, Subscription
@@ -123,7 +124,8 @@ class Triggering:
         if (kind, spec.name) in catalog.by_key or catalog.drafts or self._hears_all:
             before = None if old is None else spec.shown(old)
             after = None if new is None else spec.shown(new)
-            self.occurred(t, Occurrence(spec.name, t.timestamp, old=before, new=after))
+            o = Occurrence(spec.name, t.timestamp, old=before, new=after)
+            self.occurred(t, o, undated=not t.has_event_time)
 
     def changed_all(
         self,
@@ -133,6 +135,7 @@ class Triggering:
     ) -> None:
         """One statement wrote rows: as `changed` for each, but sets fire once, after the last."""
         catalog = self.catalog
+        undated = not t.has_event_time
         sets: list[Triggered] = []
         for _, old, new in versions:
             kind = "insert" if old is None else "delete" if new is None else "update"
@@ -142,9 +145,9 @@ class Triggering:
             before = None if old is None else spec.shown(old)
             after = None if new is None else spec.shown(new)
             o = Occurrence(spec.name, t.timestamp, old=before, new=after)
-            triggered, fed = self.feed(o, t)
+            triggered, fed = self.feed(o, t, undated=undated)
             if fed:
-                self.keep(t, fed)
+                self.keep(t, fed, undated=undated)
             sets += [item for item in triggered if _is_set(item)]
             triggered = [item for item in triggered if not _is_set(item)]
             if triggered:
@@ -202,6 +205,8 @@ class Triggering:
         if t.state is State.ABORTED:
             self._causal.aborted(trail.firings)
             if t.parent is None:
+                if trail.firings and isinstance(t.hierarchy.session.failure, ConnectionLost):
+                    self._launcher.look()  # the commit may have been done
                 self._exclusive.tried(t.hierarchy.run)
                 if not t.hierarchy.run.is_retried:
                     self.failed(t.hierarchy.run.name)
@@ -231,26 +236,34 @@ class Triggering:
         """The work of this name has come to nothing: what waits for that is due."""
         self._exclusive.failed(run_name)
 
-    def decide_left(self) -> None:
-        """Make due what could not be while the server was away."""
-        self._exclusive.decide_left()
-
     # -- raising events --------------------------------------------------------------------
 
-    def occurred(self, t: Transaction, o: Occurrence) -> None:
-        """`o` was raised in `t`: trigger the rules that listen to it."""
-        triggered, fed = self.feed(o, t)
+    def occurred(self, t: Transaction, o: Occurrence, *, undated: bool = False) -> None:
+        """`o` was raised in `t`: trigger the rules that listen to it.
+
+        Parameters
+        ----------
+        undated : bool
+            Whether its time is only when this try came to it, and says nothing of what happened.
+        """
+        triggered, fed = self.feed(o, t, undated=undated)
         if fed:
-            self.keep(t, fed)
+            self.keep(t, fed, undated=undated)
         if triggered:
             self.trigger(t, triggered)
 
     def feed(
-        self, o: Occurrence, t: Transaction, contemporaries: Sequence[Occurrence] = ()
+        self,
+        o: Occurrence,
+        t: Transaction,
+        contemporaries: Sequence[Occurrence] = (),
+        *,
+        undated: bool = False,
     ) -> tuple[list[Triggered], list[Fed]]:
         """Show `o` to the detectors that listen to it in `t`; what it triggers, and who kept it.
 
-        `contemporaries` are events yet to be fed that may be before `o`.
+        `contemporaries` are events yet to be fed that may be before `o`; `undated` is as for
+        `occurred`.
         """
         for listener in self.listeners:
             listener.raised(t, o)
@@ -260,7 +273,7 @@ class Triggering:
         listening = catalog.listening_to(o.key, t) if contemporaries else catalog.concerned_by(o, t)
         try:
             for subscription in listening:
-                items, kept = self.feed_to(subscription, o, t, contemporaries)
+                items, kept = self.feed_to(subscription, o, t, contemporaries, undated=undated)
                 if kept:
                     fed.append(Fed(subscription, o))
                 triggered += items
@@ -275,6 +288,8 @@ class Triggering:
         o: Occurrence,
         t: Transaction,
         contemporaries: Sequence[Occurrence] = (),
+        *,
+        undated: bool = False,
     ) -> tuple[list[Triggered], bool]:
         """Show `o` to one detector; what it triggers, and whether it was kept."""
         if subscription.is_exclusive or subscription.reads:
@@ -290,13 +305,17 @@ class Triggering:
             return [], kept
         if subscription.is_stateful:
             self.counters.add("matches", len(matches))
-        by = self.runner.cause(t)
-        return [Triggered(subscription.rule, match, by) for match in matches], kept
+        by, own = self.runner.cause(t), (o,) if undated else ()
+        rule = subscription.rule
+        return [Triggered(rule, match, by, undated=own) for match in matches], kept
 
-    def keep(self, t: Transaction, fed: list[Fed]) -> None:
-        """Make `t` responsible for what was fed."""
+    def keep(self, t: Transaction, fed: list[Fed], *, undated: bool = False) -> None:
+        """Make `t` responsible for what was fed; `undated` is as for `occurred`."""
         if fed:
-            self._trails.of(t).fed += fed
+            trail = self._trails.of(t)
+            trail.fed += fed
+            if undated:
+                trail.undated |= {id(each.occurrence): each.occurrence for each in fed}
 
     def take(self, t: Transaction, subscription: Subscription) -> None:
         """Take the first match out of a rule's hand, unless `t`, which is top-level, aborts."""
@@ -322,17 +341,21 @@ class Triggering:
 
     def advance(self, subscription: Subscription, us: int, t: Transaction) -> list[Triggered]:
         """What time completes of a rule before `us`, in `t`."""
-        return self._completed(subscription, advanced(subscription, us, t))
+        return self._completed(subscription, us, advanced(subscription, us, t))
 
     def pass_over(self, subscription: Subscription, us: int, t: Transaction) -> list[Triggered]:
         """The same without the decisions for which `advance` has raised `UncertainOrder`."""
-        return self._completed(subscription, passed_over(subscription, us, t))
+        return self._completed(subscription, us, passed_over(subscription, us, t))
 
-    def _completed(self, subscription: Subscription, matches: list[Occurrence]) -> list[Triggered]:
+    def _completed(
+        self, subscription: Subscription, us: int, matches: list[Occurrence]
+    ) -> list[Triggered]:
         self.lines.moved(subscription)
-        if matches:
-            self.counters.add("matches", len(matches))
-        return [Triggered(subscription.rule, match) for match in matches]
+        if not matches:
+            return []
+        self.counters.add("matches", len(matches))
+        moment = moment_in(self.lines.stream_of(subscription), us - 1)
+        return [Triggered(subscription.rule, match, moment=moment) for match in matches]
 
     def withdraw(self, fed: Sequence[Fed]) -> None:
         """Take occurrences back from the detectors that kept them, the last one first."""
@@ -351,16 +374,17 @@ class Triggering:
         exclusive = [item for item, mode in modes if mode is Coupling.EXCLUSIVE]
         deferred = [item for item, mode in modes if mode is Coupling.DEFERRED]
         immediate = [item for item, mode in modes if mode is Coupling.IMMEDIATE]
+        undated = self._trails.undated_in(t) if detached or dependent or exclusive else ()
         if detached:
-            self._launcher.fire(t, detached, trail.events)
+            self._launcher.fire(t, detached, trail.events, undated)
         if dependent:
-            firings, letters = self._launcher.prepare(t, dependent, trail.events)
+            firings, letters = self._launcher.prepare(t, dependent, trail.events, undated)
             self._add(trail, letters)
             with self._trails.latch:
                 trail.firings += firings
             self._causal.begin(t, [f for f in firings if _is_causal(f)])
         if exclusive:
-            names, letters = self._exclusive.intend(t, exclusive, trail.events)
+            names, letters = self._exclusive.intend(t, exclusive, trail.events, undated)
             self._add(trail, letters)
             self._trails.of(t.top)  # which decides about them, also if `t` aborts
             with self._trails.latch:

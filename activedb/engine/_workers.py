@@ -30,8 +30,7 @@ class Worker:
     ```
 
     A hint only ends the wait, so one that is lost costs at most `poll_s`. As often as that the
-    firings of processes that have died are looked for, and those tried again that a lock or a lost
-    connection has kept from ending.
+    firings of processes that have died are looked for.
 
     Parameters
     ----------
@@ -90,7 +89,6 @@ class Worker:
                     try:
                         if is_time:
                             next_look_s = time.monotonic() + poll_s
-                            launcher.start_left()
                         more = launcher.take_over(max(room, 0), of_dead=is_time)
                     except SYSTEMIC:
                         _LOG.warning("no firings can be taken over for now", exc_info=True)
@@ -104,5 +102,5 @@ class Worker:
             launcher.on_ended = lambda running: None
             hints.close()
         on_progress(taken, launcher.running)
-        launcher.join()
+        launcher.join_running()
         return taken

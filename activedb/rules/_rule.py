@@ -185,6 +185,12 @@ class Rule:
                 f"'deferred', not {coupling!r}: the set is what triggers it in one statement, or "
                 f"in one deferred cycle"
             )
+        if priority is not None and mode is Coupling.CAUSAL:
+            raise DefinitionError(
+                f"rule {name}: priority= means nothing with coupling='causal': such rules begin at "
+                f"their event, and none can end before what triggered it; leave it out, or take "
+                f"coupling='sequential'"
+            )
         then = _one_of(ConditionAction, condition_action, name, "condition_action")
         if when is None and then is not ConditionAction.IMMEDIATE:
             raise DefinitionError(

@@ -108,10 +108,12 @@ class Journal:
             give_hint(connection, self._store.schema)
         return names
 
-    def pending(self) -> list[Mapping[str, Any]]:
-        """Firings that are recorded and not done, no intents, oldest name first."""
+    def pending(self, *, run: str | None = None) -> list[Mapping[str, Any]]:
+        """Firings that are recorded and not done, no intents, by name; all, or those of a run."""
         c = pending_firings.c
         statement = select(pending_firings).where(~c.done, ~c.intent).order_by(c.firing)
+        if run is not None:
+            statement = statement.where(c.run == run)
         with translated("read the pending rules"), self._store.short() as connection:
             return [dict(row) for row in connection.execute(statement).mappings()]
 

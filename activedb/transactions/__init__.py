@@ -5,6 +5,7 @@ from activedb.transactions._forest import Forest, Listener
 from activedb.transactions._hierarchy import Run
 from activedb.transactions._node import Log, current_transaction
 from activedb.transactions._observers import Link, Observer
+from activedb.transactions._pool import is_stack_deep
 from activedb.transactions._states import State
 from activedb.transactions._timed import TimedRuns, TimedSpawns
 from activedb.transactions._transaction import Transaction
@@ -24,4 +25,5 @@ __all__ = [
     "TimedSpawns",
     "Transaction",
     "current_transaction",
+    "is_stack_deep",
 ]

@@ -158,12 +158,18 @@ class Nesting(Node):
 
         Waits for all of them, then raises the first error, the others in its notes.
         """
+        self._run_lent((self.next_label(), call) for call in calls)
+
+    def run_on_fresh_stack(self, call: Callable[[], None]) -> None:
+        """Make a call, which runs children of this transaction, on a thread of the pool."""
+        self._run_lent([("", call)])  # without a number: paths do not tell how deep a stack was
+
+    def _run_lent(self, calls: Iterable[tuple[str, Callable[[], None]]]) -> None:
         self._check_usable()
         self._offer()
         before = len(self._children)
-        for call in calls:
-            lent = self._lent_to(call)
-            self._children.append(Child(self, self.next_label(), lent))
+        for label, call in calls:
+            self._children.append(Child(self, label, self._lent_to(call)))
         children = self._children[before:]
         self._await_all(children)
         del self._children[before:]

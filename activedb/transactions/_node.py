@@ -232,6 +232,11 @@ class Node:
         """Time of the event being processed, for an s-transaction and its inferiors; else now."""
         return self.forest.clock.now() if self._timestamp is None else self._timestamp
 
+    @property
+    def has_event_time(self) -> bool:
+        """Whether `timestamp` is that of an event, and not when this try looks at the clock."""
+        return self._timestamp is not None
+
     # -- the block -------------------------------------------------------------------------
 
     def __enter__(self) -> Self:

@@ -25,7 +25,7 @@ from typing import Generic, TypeVar, cast
 
 from activedb.errors import TransactionStateError
 
-__all__ = ["Pool", "Task"]
+__all__ = ["Pool", "Task", "is_stack_deep"]
 
 T = TypeVar("T")
 
@@ -156,7 +156,7 @@ class Pool:
             if task.done:
                 return
             is_mine, task.claimed = not task.claimed, True
-            if not is_mine or _here.nested >= _NESTED_MAX or _is_stack_deep():
+            if not is_mine or _here.nested >= _NESTED_MAX or is_stack_deep():
                 sleeper = _Sleeper(_here.pool is self)
                 task.sleepers.append(sleeper)
                 self._running -= sleeper.is_counted
@@ -331,8 +331,8 @@ class Pool:
                 return
 
 
-def _is_stack_deep() -> bool:
-    """Whether the half of the stack that Python allows is used up."""
+def is_stack_deep() -> bool:
+    """Whether the half of the stack that Python allows is used up. O(depth)."""
     try:
         sys._getframe(sys.getrecursionlimit() // 2)
     except ValueError:

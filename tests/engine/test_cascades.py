@@ -11,10 +11,13 @@ import pytest
 
 import activedb as adb
 from activedb.errors import CycleLimitExceeded, RuleFailed
+from lockmgr import LockManager, LockTable
 from tests.databases import place
 from tests.engine.ledger import open_ledger
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from activedb import Occurrence, Transaction
     from tests.databases import Place
     from tests.engine.ledger import Ledger
@@ -184,7 +187,7 @@ def test_breadth_first_levels_are_bounded_with_the_chain_of_rules(where: Place) 
         t.update(ledger.accounts, 1, balance=0)
         ledger.db.signal("E")
 
-    chain = " → ".join(["ping", "pong"] * 3 + ["ping"])
+    chain = r"ping \(4 times\) → pong \(3 times\)"
     with pytest.raises(CycleLimitExceeded, match=f"7 deep: {chain}; give one of them"):
         ledger.db.run(work)
     assert len(tree.begun) == 6
@@ -211,7 +214,7 @@ def test_rule_that_triggers_itself_for_ever_comes_to_the_bound_before_python_s_o
         assert o.new is not None
         t.update(ledger.accounts, 1, balance=o.new["balance"] + 1)
 
-    with pytest.raises(CycleLimitExceeded, match="33 deep: again → again"):
+    with pytest.raises(CycleLimitExceeded, match=r"33 deep: again \(33 times\);"):
         ledger.db.run(lambda t: t.update(ledger.accounts, 1, balance=0))
     assert ledger.balances() == {1: 10}
 
@@ -233,7 +236,7 @@ def test_chain_over_deferred_cycles_tells_who_triggered_whom(where: Place) -> No
     with pytest.raises(CycleLimitExceeded) as caught:
         ledger.db.run(work)
     text = str(caught.value)
-    assert "to_pong → relay → to_ping → to_pong → relay" in text
+    assert "33 deep: to_pong (16 times) → relay (16 times) → to_ping (16 times); give" in text
 
 
 def test_chain_of_deferred_rules_alone_runs_through_the_cycles(where: Place) -> None:
@@ -245,11 +248,13 @@ def test_chain_of_deferred_rules_alone_runs_through_the_cycles(where: Place) -> 
     tree.rule("bystander", "PONG", coupling="deferred")
     expected = (
         r"more than 4 deferred cycles; still deferred: to_pong, triggered by way of "
-        r"to_pong → to_ping → to_pong → to_ping → to_pong\."
+        r"to_pong \(3 times\) → to_ping \(2 times\)\."
     )
     with pytest.raises(CycleLimitExceeded, match=expected):
         ledger.db.signal("PING")
-    with pytest.raises(CycleLimitExceeded, match="by way of start → to_pong → to_ping"):
+    with pytest.raises(
+        CycleLimitExceeded, match=r"by way of start → to_pong \(2 times\) → to_ping"
+    ):
         ledger.db.signal("E")
 
 
@@ -344,3 +349,75 @@ def test_order_of_random_rules_is_that_of_the_definition(order: str, scale: int)
                 define(db, rule, ran)
             db.signal("E0")
         assert ran == naive(rules, 0), seed
+
+
+def deep(call: Callable[[], object], frames: int) -> object:
+    """Make a call with so many frames of the caller's own on the stack."""
+    return call() if frames == 0 else deep(call, frames - 1)
+
+
+def unverified(db: adb.Database) -> adb.Database:
+    """With a lock table that does not check itself at each step, which takes time at each depth."""
+    db._forest.locks = LockManager(LockTable())
+    return db
+
+
+@pytest.mark.parametrize("frames", [0, 400, 800])
+@pytest.mark.parametrize("coupling", ["immediate", "deferred"])
+@pytest.mark.parametrize("bound", [2, 56, 200])
+def test_cascade_reaches_its_bound_whatever_the_stack(
+    where: Place, bound: int, coupling: str, frames: int
+) -> None:
+    ledger = open_ledger(unverified(where.open(cascade_max=bound)), {1: 10})
+    last = [0]
+
+    def raise_next(n: int) -> None:
+        if n < last[0]:
+            ledger.db.signal(f"E{(n + 1) % 2}", n=n + 1)
+
+    def go_on(t: Transaction, o: Occurrence) -> None:
+        if coupling == "deferred":  # in the cycle of this rule, one level deeper
+            ledger.db.signal("DEFERRED", n=o.params["n"])
+        else:
+            raise_next(o.params["n"])
+        t.update(ledger.accounts, 1, balance=o.params["n"])
+
+    ledger.db.rule(on=adb.event("E0"), name="even")(go_on)
+    ledger.db.rule(on=adb.event("E1"), name="odd")(go_on)
+    ledger.db.rule(on=adb.event("DEFERRED"), coupling="deferred", name="between")(
+        lambda t, o: raise_next(o.params["n"])
+    )
+
+    def begin() -> None:
+        ledger.db.run(lambda t: ledger.db.signal("E1", n=1))
+
+    most = bound if coupling == "immediate" else bound // 2
+    for last[0] in (most - 1, most):
+        deep(begin, frames)
+    assert ledger.balances() == {1: 1 if coupling == "immediate" else most}
+    last[0] = most + 1
+    with pytest.raises(CycleLimitExceeded, match=f"{bound + 1} deep: ") as caught:
+        deep(begin, frames)
+    text = str(caught.value)
+    assert [text.count(name) for name in ("even", "odd")] == [1, 1]
+    assert len(text) < 300
+    assert ledger.balances() == {1: 1 if coupling == "immediate" else most}
+
+
+@pytest.mark.parametrize("depth", [3, 150])
+def test_failure_deep_in_a_cascade_names_each_rule_once(where: Place, depth: int) -> None:
+    ledger = open_ledger(unverified(where.open(cascade_max=200)))
+
+    def go_on(t: Transaction, o: Occurrence) -> None:
+        if o.params["n"] == depth:
+            raise ValueError("the last one")
+        ledger.db.signal("E" if o.params["n"] % 2 else "F", n=o.params["n"] + 1)
+
+    for name, on in (("ping", "F"), ("pong", "E")):
+        ledger.db.rule(on=adb.event(on), name=name)(go_on)
+    with pytest.raises(RuleFailed) as caught:
+        ledger.db.signal("F", n=1)
+    text = str(caught.value)
+    assert text.endswith("failed: the last one")
+    assert [text.count(name) for name in ("ping", "pong")] == [1, 1]
+    assert f"({depth // 2} times)" in text or depth == 3

@@ -7,18 +7,31 @@ from typing import TYPE_CHECKING
 import pytest
 
 import activedb as adb
-from activedb.errors import ConnectionLost, ConstraintViolation, SerializationConflict
+from activedb.clock import SimulatedClock
+from activedb.errors import (
+    ConnectionLost,
+    ConstraintViolation,
+    FiringsLeft,
+    SerializationConflict,
+)
 from tests.databases import until
-from tests.engine.ledger import declare, event
+from tests.engine.ledger import EPOCH, declare, event, open_ledger
 
 if TYPE_CHECKING:
     from activedb import Occurrence, Transaction
+    from tests.databases import Place
     from tests.engine.ledger import Ledger
 
 
-@pytest.fixture(autouse=True)
-def contingency(ledger: Ledger) -> None:
-    """An exclusive rule that writes a line."""
+@pytest.fixture
+def ledger(ledger: Ledger) -> Ledger:
+    """With an exclusive rule that writes a line."""
+    listen(ledger)
+    return ledger
+
+
+def listen(ledger: Ledger) -> None:
+    """Define the rule."""
 
     @ledger.db.rule(on=adb.event("E"), coupling="exclusive")
     def contingency(t: Transaction, o: Occurrence) -> None:
@@ -188,9 +201,14 @@ def test_exclusive_rule_of_a_stream_runs_for_the_events_that_fail(ledger: Ledger
     assert ledger.pending() == []
 
 
-def test_exclusive_rule_that_could_not_fall_due_does_so_when_asked_again(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("by", ["itself", "recover"])
+def test_exclusive_rule_that_could_not_fall_due_does_so_later(
+    where: Place, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
+    clock = SimulatedClock(EPOCH)
+    ledger = open_ledger(where.open(clock=clock))
+    listen(ledger)
+
     def lost(names: object) -> object:
         raise ConnectionLost("the server is away")
 
@@ -199,10 +217,14 @@ def test_exclusive_rule_that_could_not_fall_due_does_so_when_asked_again(
         with ledger.db.transaction() as t:
             ledger.db.signal("E", n=1)
             t.abort()
-    ledger.db.join()
+        with pytest.raises(FiringsLeft, match="the server is away"):
+            ledger.db.join(timeout=0)
     assert ledger.lines() == []
     assert [row["intent"] for row in ledger.pending()] == [True]
-    ledger.db.recover()
+    if by == "itself":
+        clock.advance(1)
+    else:
+        ledger.db.recover()
     ledger.db.join()
     assert ledger.lines() == ["instead of 1"]
     assert ledger.pending() == []

@@ -10,12 +10,18 @@ import pytest
 from sqlalchemy import text
 
 import activedb as adb
+from activedb.clock import SimulatedClock
 from activedb.engine._firings import STREAM_RUN
-from activedb.errors import ConfigurationError, SerializationConflict, TransactionStateError
+from activedb.errors import (
+    ConfigurationError,
+    FiringsLeft,
+    SerializationConflict,
+    TransactionStateError,
+)
 from activedb.events import encode
 from coupling.acta import audit
 from tests.databases import PATIENCE_S, Place, in_thread, place, until
-from tests.engine.ledger import Ledger, declare, event, open_ledger
+from tests.engine.ledger import EPOCH, Ledger, declare, event, open_ledger
 from tests.engine.working import cut, listen, working
 
 if TYPE_CHECKING:
@@ -226,8 +232,9 @@ def test_transaction_whose_exclusive_rule_was_started_elsewhere_does_not_commit(
     assert (ours.lines(), ours.balances()) == (["rule 1"], {1: 10})
 
 
-def test_firing_that_was_given_up_for_now_is_tried_again(there: Place) -> None:
-    ours = open_ledger(there.open(lock_timeout_ms=400, retries_max=0), {1: 10})
+def test_firing_that_was_given_up_for_now_is_tried_again_when_asked(there: Place) -> None:
+    settings = {"lock_timeout_ms": 400, "retries_max": 0, "clock": SimulatedClock(EPOCH)}
+    ours = open_ledger(there.open(**settings), {1: 10})
     tried = threading.Event()
 
     @ours.db.rule(on=adb.event("E"), coupling="detached")
@@ -238,7 +245,8 @@ def test_firing_that_was_given_up_for_now_is_tried_again(there: Place) -> None:
     with ours.db.transaction() as t:
         t.update(ours.accounts, 1, balance=12)
         ours.db.signal("E")
-        ours.db.join()
+        with pytest.raises(FiringsLeft, match="LockTimeout"):
+            ours.db.join()
         assert tried.is_set()
     assert ours.balances() == {1: 12}
     assert ours.db.recover() == 1
@@ -392,7 +400,7 @@ def test_worker_beside_who_triggers_begins_sequential_rules_after_the_triggering
         if point == "after commit":
             points.append(point)
             if len(points) == 1:  # the row is there, and the transaction has not ended here
-                until(lambda: detached._left or not ledger.pending())
+                until(lambda: detached.restarts.waiting() or not ledger.pending())
 
     with working(ledger.db):
         ledger.db._store.trigger = trigger

@@ -94,7 +94,7 @@ class ColumnParts:
             late=len(arrivals.late),
         )
         run = Run(name=state.run_name(entry), is_batch=True)
-        self._launcher.join(running_max=DETACHED_MAX)
+        self._launcher.join_running(running_max=DETACHED_MAX)
         try:
             self._forest.run(lambda t: self._process(t, entry, passed, arrivals), run)
         except ConnectionLost:

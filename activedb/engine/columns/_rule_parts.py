@@ -88,7 +88,7 @@ class ColumnRuleParts:
         """Process a part: `passed`, or the first of it."""
         state = self._state
         run = Run(name=state.run_name(entry), is_batch=True)
-        self._launcher.join(running_max=DETACHED_MAX)
+        self._launcher.join_running(running_max=DETACHED_MAX)
         done = _Done(entry, 0)
 
         def body(t: Transaction) -> None:

@@ -111,7 +111,7 @@ class Commits:
         work : callable ``(t)``
             Returns what is to be recorded with its commit; None: nothing was done.
         """
-        self._launcher.join(running_max=_DETACHED_MAX)
+        self._launcher.join_running(running_max=_DETACHED_MAX)
         commit = _Commit(self, run)
         try:
             self._forest.run(lambda t: commit.body(t, work), run)

@@ -1,0 +1,168 @@
+"""What others were in the way of, and is tried again by itself."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from heapq import heappop, heappush
+
+from activedb.clock import Clock
+from activedb.config import Settings
+
+__all__ = ["Restarts"]
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A call that is made at a time, and why it waits until then."""
+
+    at: datetime
+    call: Callable[[], None]
+    reason: str
+
+
+class Restarts:
+    """Makes calls after a pause, which grows with the number of those before.
+
+    A pause is a random part, at least half, of a length that doubles from ``restart_pause_ms`` to
+    ``restart_pause_ms_max``. Its time is the clock's. The thread begins when the first call needs
+    it.
+
+    Attributes
+    ----------
+    random : random.Random
+        Where the pauses' lengths come from.
+    on_called : callable
+        Called after each call.
+
+    Latch: ``_latch``; nothing is taken under it.
+    """
+
+    def __init__(self, clock: Clock, settings: Settings):
+        self.random = random.Random()  # noqa: S311  # spreads restarts, no secret
+        self._clock = clock
+        self._settings = settings
+        self._latch = threading.Lock()
+        self.on_called: Callable[[], None] = lambda: None
+        self._waiting: dict[str, _Waiting] = {}
+        self._called: dict[str, _Waiting] = {}  # at this moment
+        # When to look at whom; entries that say another time than `_waiting` are leftovers.
+        self._times: list[tuple[datetime, int, str]] = []
+        self._serials = itertools.count()
+        self._woken = threading.Event()
+        self._is_closed = False
+        self._thread: threading.Thread | None = None
+
+    def later(self, name: str, call: Callable[[], None], number: int, reason: str) -> None:
+        """Make a call on the thread of this object, after the `number`-th pause, from 0 on.
+
+        It takes the place of one of that name that waits. O(log n).
+        """
+        at = self._clock.now() + timedelta(seconds=self.delay_s(number))
+        with self._latch:
+            if self._is_closed:
+                return
+            self._waiting[name] = _Waiting(at, call, reason)
+            heappush(self._times, (at, next(self._serials), name))
+            is_first = self._times[0][0] == at
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="activedb-restarts", daemon=True
+                )
+                self._thread.start()
+        if is_first:
+            self._woken.set()
+
+    def delay_s(self, number: int) -> float:
+        """Random length of the `number`-th pause, from 0 on."""
+        longest_ms = self._longest_ms(number)
+        return self.random.uniform(longest_ms / 2, longest_ms) / 1_000
+
+    def is_last(self, number: int) -> bool:
+        """Whether the `number`-th pause is as long as they become."""
+        return self._longest_ms(number) >= self._settings.restart_pause_ms_max
+
+    def _longest_ms(self, number: int) -> float:
+        s = self._settings
+        doubled: float = s.restart_pause_ms * 2 ** min(number, 40)
+        return min(doubled, s.restart_pause_ms_max)
+
+    def drop(self, name: str) -> bool:
+        """Take back a call; False if it is not waiting."""
+        with self._latch:
+            return self._waiting.pop(name, None) is not None
+
+    def call_all(self) -> int:
+        """Make the calls that wait here and now; returns how many."""
+        with self._latch:
+            due = list(self._waiting)
+        return sum(self._call(name) for name in due)
+
+    def waiting(self) -> dict[str, str]:
+        """Who waits, or is being called, and why."""
+        with self._latch:
+            return {
+                name: each.reason for name, each in (*self._called.items(), *self._waiting.items())
+            }
+
+    def close(self) -> None:
+        """End the thread, and forget what waits."""
+        with self._latch:
+            self._is_closed = True
+            self._waiting.clear()
+            self._times.clear()
+            thread = self._thread
+        self._woken.set()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    # -- the thread ------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            self._woken.clear()
+            if self._is_closed:
+                return
+            for name in self._due():
+                self._call(name)
+            self._clock.wait_until(self._first(), self._woken)
+
+    def _due(self) -> list[str]:
+        now = self._clock.now()
+        due = []
+        with self._latch:
+            while self._times and self._times[0][0] <= now:
+                at, _, name = heappop(self._times)
+                each = self._waiting.get(name)
+                if each is not None and each.at == at:
+                    due.append(name)
+        return due
+
+    def _call(self, name: str) -> bool:
+        """Make a call, if nobody has meanwhile; returns whether it was made."""
+        with self._latch:
+            each = self._waiting.pop(name, None)
+            if each is None:
+                return False
+            self._called[name] = each
+        try:
+            each.call()
+        except Exception:
+            _LOG.exception("what was to be tried again has failed")
+        finally:
+            with self._latch:
+                if self._called.get(name) is each:
+                    del self._called[name]
+            self.on_called()
+        return True
+
+    def _first(self) -> datetime | None:
+        with self._latch:
+            return self._times[0][0] if self._times else None

@@ -1,0 +1,95 @@
+"""Recorded firings end: nothing has to be called for that, whatever keeps them from it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import activedb as adb
+from activedb.clock import SimulatedClock
+from activedb.errors import (
+    ConnectionLost,
+    Deadlock,
+    LockTimeout,
+    SerializationConflict,
+)
+from tests.databases import until
+from tests.engine.ledger import EPOCH, open_ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from activedb import Occurrence, Transaction
+    from tests.databases import Place
+    from tests.engine.ledger import Ledger
+
+SYSTEMIC = [
+    Deadlock("as told"),
+    LockTimeout("as told"),
+    SerializationConflict("as told"),
+    ConnectionLost("as told"),
+]
+MODES = ["detached", "sequential", "causal", "exclusive"]
+
+
+def drive(clock: SimulatedClock, reached: Callable[[], Any], step_s: float = 60) -> None:
+    """Let the clock go on whenever somebody waits for it, until a state is reached."""
+    while True:
+        until(lambda: reached() or clock.waiting)
+        if reached():
+            return
+        clock.advance(step_s)
+
+
+def trigger(ledger: Ledger, mode: str) -> None:
+    """Raise E in a transaction that ends as the mode needs it."""
+    with ledger.db.transaction() as t:
+        ledger.db.signal("E")
+        if mode == "exclusive":
+            t.abort()
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("error", SYSTEMIC, ids=lambda error: type(error).__name__)
+def test_firing_that_used_up_its_retries_is_tried_again_by_itself(
+    where: Place, mode: str, error: Exception
+) -> None:
+    clock = SimulatedClock(EPOCH)
+    ledger = open_ledger(where.open(clock=clock, retries_max=0))
+    failures = [error] * 3
+
+    @ledger.db.rule(on=adb.event("E"), coupling=mode)
+    def rule(t: Transaction, o: Occurrence) -> None:
+        ledger.write(t, "done")
+        if failures:
+            raise failures.pop()
+
+    trigger(ledger, mode)
+    drive(clock, lambda: not ledger.pending())
+    assert ledger.lines() == ["done"]
+    assert ledger.letters() == []
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("error", SYSTEMIC, ids=lambda error: type(error).__name__)
+def test_firing_that_never_succeeds_ends_as_a_dead_letter_with_the_reason(
+    where: Place, mode: str, error: Exception
+) -> None:
+    clock = SimulatedClock(EPOCH)
+    ledger = open_ledger(where.open(clock=clock, retries_max=0, restarts_max=3))
+    tries: list[int] = []
+
+    @ledger.db.rule(on=adb.event("E"), coupling=mode)
+    def rule(t: Transaction, o: Occurrence) -> None:
+        tries.append(1)
+        raise error
+
+    trigger(ledger, mode)
+    drive(clock, lambda: not ledger.pending())
+    (letter,) = ledger.letters()
+    assert letter["error"] == type(error).__name__
+    assert "as told" in letter["reason"]
+    assert "3 times" in letter["reason"]
+    assert len(tries) == (5 if mode == "causal" else 4)
+    ledger.db.join(timeout=1)
