@@ -253,7 +253,7 @@ def test_chain_of_deferred_rules_alone_runs_through_the_cycles(where: Place) -> 
     with pytest.raises(CycleLimitExceeded, match=expected):
         ledger.db.signal("PING")
     with pytest.raises(
-        CycleLimitExceeded, match=r"by way of start → to_pong \(2 times\) → to_ping"
+        CycleLimitExceeded, match=r"by way of start → to_pong \(3 times\) → to_ping"
     ):
         ledger.db.signal("E")
 

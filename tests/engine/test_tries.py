@@ -76,21 +76,23 @@ def test_exclusive_rule_runs_for_each_occurrence_of_any_try_if_the_work_fails(
     ledger: Ledger, fails: bool
 ) -> None:
     log_changes(ledger, "exclusive")
-    values = iter([100, 200, 200])
+    values = [100, 200, 200]
+    tries: list[int] = []
 
     def work(t: Transaction) -> None:
-        t.update(ledger.accounts, 1, balance=next(values))
-        if not fails and next(iter(values), None) is None:
-            return
-        raise SerializationConflict("as told")
+        t.update(ledger.accounts, 1, balance=values[len(tries)])
+        tries.append(1)
+        if fails or len(tries) < len(values):
+            raise SerializationConflict("as told")
 
+    ledger.db.settings.__dict__["retries_max"] = len(values) - 1
     if fails:
-        ledger.db.settings.__dict__["retries_max"] = 2
         with pytest.raises(SerializationConflict):
             ledger.db.run(work)
     else:
         ledger.db.run(work)
     ledger.db.join()
+    assert len(tries) == len(values)
     assert sorted(ledger.lines()) == (["1: 10 to 100", "1: 10 to 200"] if fails else [])
     assert ledger.pending() == []
 
