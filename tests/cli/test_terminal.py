@@ -141,6 +141,7 @@ def test_progress_is_shown_of_what_takes_long_and_of_nothing_else(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reporter = Reporter(as_json=True)
+    monkeypatch.setattr("activedb.cli._report._SHORT_S", PATIENCE_S)
     with reporter.looking("looking at nothing"):
         pass
     assert capsys.readouterr().err == ""
