@@ -33,7 +33,7 @@ __all__ = ["Detector", "Network"]
 class _Record:
     """A step that can be undone: an event that was fed, or an advance of time."""
 
-    __slots__ = ("contemporaries", "journal", "o", "said", "us")
+    __slots__ = ("contemporaries", "journal", "o", "said", "step", "us")
 
     def __init__(
         self,
@@ -48,6 +48,7 @@ class _Record:
         self.journal = journal
         self.said = said
         self.contemporaries = contemporaries
+        self.step = 0
 
 
 class Detector:
@@ -285,6 +286,8 @@ class Detector:
         return made
 
     def _do(self, record: _Record, reader: Reader, *, refuses: bool = True) -> list[Occurrence]:
+        self._shared.step += 1
+        record.step = self._shared.step
         try:
             made = self._steps(record, reader)
             if self._partials_max is not None:
@@ -381,6 +384,11 @@ class Detector:
         due_us = self.due_us
         if due_us is not None and due_us < before_us:
             before_us = due_us
+        log = self._log
+        until_us = before_us - (self.horizon_us or 0)
+        while log and log[0].us < until_us:
+            log.popleft()
+        self._shared.undoable_step = log[0].step if log else self._shared.step + 1
         for node in self._nodes:
             node.trim(before_us)
         self._trimmed_us = before_us
@@ -388,10 +396,6 @@ class Detector:
         if len(oldest) > 1_000 and len(oldest) > 4 * self.partials:
             # Most of it is gone: it is made again when the bound is reached again.
             self._collect(None)
-        log = self._log
-        until_us = before_us - (self.horizon_us or 0)
-        while log and log[0].us < until_us:
-            log.popleft()
         if self._shared.is_inexact and not self._has_inexact():
             self._shared.is_inexact = False
 

@@ -41,9 +41,20 @@ class Shared:
         interval may be fed after and possibly precede them.
     fresh : list of (Entry, Node) or None
         What nodes have begun to keep in this moment, if the detector is at its bound.
+    step, undoable_step : int
+        The number of the step that is being done; and of the first one that may still be undone.
     """
 
-    __slots__ = ("arrivals", "fresh", "is_inexact", "keeps_ends", "policy", "timers")
+    __slots__ = (
+        "arrivals",
+        "fresh",
+        "is_inexact",
+        "keeps_ends",
+        "policy",
+        "step",
+        "timers",
+        "undoable_step",
+    )
 
     def __init__(self, policy: Policy):
         self.arrivals: Iterator[int] = count()
@@ -52,6 +63,7 @@ class Shared:
         self.is_inexact = False
         self.keeps_ends = policy.wants_possible
         self.fresh: list[tuple[Entry, Node]] | None = None
+        self.step = self.undoable_step = 0
 
 
 class Moment:
