@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from heapq import merge
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from activedb.errors import BadEvent
 from activedb.events._choices import Context
