@@ -150,6 +150,7 @@ class Detector:
             self._memoryless = root if root.is_memoryless else None
         self._told_us: int | None = None
         self._log: deque[_Record] = deque()
+        self._is_marked = False
         self._trimmed_us: int | None = None
         # What is to be dropped first: a heap, from when the bound is reached for the first time.
         self._oldest: list[tuple[int, str, int, int, Entry, Node]] = []
@@ -277,7 +278,8 @@ class Detector:
         record = _Record(None, us, [], {}, ())
         made = self._do(record, reader)
         last = self._log[-1] if self._log else None
-        if last is not None and last.o is None and last.us <= us:
+        is_marked, self._is_marked = self._is_marked, False
+        if last is not None and last.o is None and last.us <= us and not is_marked:
             last.us = us
             last.journal += record.journal
             last.said.update(record.said)
@@ -364,8 +366,23 @@ class Detector:
             for node in self._nodes:
                 node.trim(self._trimmed_us)  # undoing has brought back what was forgotten since
 
+    @property
+    def keeps_log(self) -> bool:
+        """Whether `mark` and `undo` say all; else what was fed since is withdrawn one by one."""
+        return self.is_stateful and self._memoryless is None
+
+    def mark(self) -> object:
+        """Where its steps stand, for `undo`; until then it must not be trimmed."""
+        self._is_marked = True  # no advance is taken together with one before
+        return self._log[-1] if self._log else None
+
+    def undo(self, mark: object) -> None:
+        """Undo the feeds and advances since `mark`, if it `keeps_log`."""
+        while self._log and self._log[-1] is not mark:
+            roll_back(self._log.pop().journal)
+
     def _remember(self, record: _Record) -> None:
-        if self.is_stateful and self._memoryless is None:
+        if self.keeps_log:
             self._log.append(record)
 
     # -- bounds ------------------------------------------------------------------------------
