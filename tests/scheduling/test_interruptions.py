@@ -80,8 +80,8 @@ def shown(run: ProgramRun, table: SharedTable, results: list[Any]) -> Any:
         run.waiting,
         run.punctuation_us,
         [
-            [(t.at, t.type, t.outcome) for each in results for t in each.transactions],
-            [output for each in results for output in each.outputs],
+            [(t.at, t.type, repr(t.outcome)) for each in results for t in each.transactions],
+            [repr(output) for each in results for output in each.outputs],
             [refusal.reason for each in results for refusal in each.refused],
         ],
     )
