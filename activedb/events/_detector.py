@@ -15,6 +15,7 @@ from activedb.events._expression import Expression, Reader
 from activedb.events._occurrence import Occurrence
 from activedb.events._primitives import Primitive
 from activedb.events._query import Query
+from activedb.events.detection._bound import MATCHES_MAX, Bound
 from activedb.events.detection._build import Builder
 from activedb.events.detection._clocks import Clocks
 from activedb.events.detection._combination import CombinationNode
@@ -70,7 +71,12 @@ class Detector:
         How many occurrences may be kept.
     on_full : {"drop_oldest", "refuse"}
         What to do if there are more.
-
+    matches_max : int, optional
+        How many matches one event may complete; 10,000 by default, None: any number. It holds for
+        each part of the expression that is composite, too, and for what a context chooses from.
+    on_many : {"refuse", "truncate"}
+        What to do if it would complete more: refuse the event, or make the most preferred ones. At
+        the end of a window, where there is no event, these are made.
     network : Network, optional
         With whose detectors it shares common subexpressions.
 
@@ -96,6 +102,8 @@ class Detector:
         Whether predicates read the shared store, so that `feed` and `advance` need a reader.
     dropped : int
         How many occurrences were forgotten because there were too many.
+    truncated : int
+        How often matches were left out because one event completed too many.
     """
 
     def __init__(
@@ -106,6 +114,8 @@ class Detector:
         on_uncertain: str | Callable[..., Any] = "raise",
         partials_max: int | None = None,
         on_full: str = "drop_oldest",
+        matches_max: int | None = MATCHES_MAX,
+        on_many: str = "refuse",
         network: Network | None = None,
     ):
         if not isinstance(expression, Expression):
@@ -119,11 +129,19 @@ class Detector:
             raise PatternError(f"partials_max takes a whole number from 1, not {partials_max!r}")
         if on_full not in ("drop_oldest", "refuse"):
             raise PatternError(f"on_full takes 'drop_oldest' or 'refuse', not {on_full!r}")
+        if matches_max is not None and (
+            isinstance(matches_max, bool) or not isinstance(matches_max, int) or matches_max < 1
+        ):
+            raise PatternError(f"matches_max takes a whole number from 1, not {matches_max!r}")
+        if on_many not in ("refuse", "truncate"):
+            raise PatternError(f"on_many takes 'refuse' or 'truncate', not {on_many!r}")
         self.expression = expression
         self.dropped = 0
         self._partials_max = partials_max
         self._refuses = on_full == "refuse"
-        self._shared = Shared(Policy.of(on_uncertain))
+        self._shared = Shared(
+            Policy.of(on_uncertain), Bound(matches_max, truncates=on_many == "truncate")
+        )
         if self._shared.keeps_ends:
             network = None  # what is shared does not
         self._root = root = Builder(self._shared, network).build(expression, is_root=True)
@@ -171,6 +189,10 @@ class Detector:
         if type(self._plain) is SequenceNode:
             return self.dropped + self._plain.groups.count
         return self.dropped + sum([node.kept_events for node in self._nodes])
+
+    @property
+    def truncated(self) -> int:
+        return self._shared.bound.truncated
 
     @property
     def is_sharing(self) -> bool:
@@ -233,7 +255,7 @@ class Detector:
         ------
         BadEvent
             If `o` lacks an attribute of ``same`` or of a term, or its value cannot be compared;
-            `UncertainOrder`, `PartialsExceeded` as the policies say. What a predicate raises
+            `UncertainOrder`, `PartialsExceeded`, `MatchesExceeded` as the policies say. What a predicate raises
             passes through. Nothing has changed then.
 
         Notes
@@ -290,6 +312,8 @@ class Detector:
     def _do(self, record: _Record, reader: Reader, *, refuses: bool = True) -> list[Occurrence]:
         self._shared.step += 1
         record.step = self._shared.step
+        # What was taken already is not refused when it is done again, nor is the end of a window.
+        self._shared.bound.must_truncate = record.o is None or not refuses
         try:
             made = self._steps(record, reader)
             if self._partials_max is not None:
@@ -299,6 +323,7 @@ class Detector:
             roll_back(record.journal)
             raise
         finally:
+            self._shared.bound.must_truncate = False
             if self._shared.fresh is not None:
                 self._shared.fresh.clear()
 

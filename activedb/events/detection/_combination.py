@@ -253,7 +253,8 @@ class CombinationNode(Node):
         found: list[Candidate] = []
         count = 0
         for group, candidates in completed:
-            made, used, spans = self.chooser.choose(candidates, group.used, group.spans)
+            bounded = self.shared.bound.taken(candidates, self.name)
+            made, used, spans = self.chooser.choose(bounded, group.used, group.spans)
             for entry in used:
                 self.use_up(group, entry, moment.journal)
             for span in spans:

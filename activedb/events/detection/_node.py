@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from activedb.events._primitives import Primitive
+    from activedb.events.detection._bound import Bound
     from activedb.events.detection._state import StateReader, StateWriter
     from activedb.events.detection._uncertain import Policy
 
@@ -30,6 +31,8 @@ class Shared:
     ----------
     arrivals : iterator of int
         The arrival of the next occurrence.
+    bound : Bound
+        How many matches one event may complete, of each node.
     timers : Timers
     policy : Policy
         On uncertain order.
@@ -47,6 +50,7 @@ class Shared:
 
     __slots__ = (
         "arrivals",
+        "bound",
         "fresh",
         "is_inexact",
         "keeps_ends",
@@ -56,7 +60,8 @@ class Shared:
         "undoable_step",
     )
 
-    def __init__(self, policy: Policy):
+    def __init__(self, policy: Policy, bound: Bound):
+        self.bound = bound
         self.arrivals: Iterator[int] = count()
         self.timers = Timers()
         self.policy = policy
@@ -64,6 +69,10 @@ class Shared:
         self.keeps_ends = policy.wants_possible
         self.fresh: list[tuple[Entry, Node]] | None = None
         self.step = self.undoable_step = 0
+
+    def alone(self) -> Shared:
+        """The same for a node that several detectors share: another one like it, and new."""
+        return Shared(self.policy, self.bound.copy())
 
 
 class Moment:

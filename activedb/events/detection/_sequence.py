@@ -186,7 +186,8 @@ class SequenceNode(CombinationNode):
         policy.refuse_forgotten(new, self.ended_us)
         search = Backtracking(self.layout, group, moment, policy.relation)
         found = search.completed([(entry, stages) for entry, stages, _ in items])
-        decided = policy.decide(found, group, self, moment)
+        bounded = self.shared.bound.taken(found, self.name, is_sorted=False)
+        decided = policy.decide(bounded, group, self, moment)
         return list(_one_per_ends(decided)) if self.layout.is_picky else decided
 
     def _keep(self, group: Group, item: Item, moment: Moment) -> None:
@@ -407,10 +408,14 @@ class SequenceNode(CombinationNode):
 
     def _ending(self, group: Group, last: Entry) -> Iterable[Candidate]:
         """The candidates that end with an entry, in the order of preference."""
-        layout = self.layout
-        if layout.is_straight:
-            return ways(layout, group, last)
-        return Search(layout, group, _NO_MOMENT, self.last_stage, last).candidates()
+        layout, bound = self.layout, self.shared.bound
+        if not layout.is_straight:
+            found = Search(layout, group, _NO_MOMENT, self.last_stage, last).candidates()
+            return bound.taken(found, self.name)
+        some = ways(layout, group, last, bound.most)
+        if bound.most is None or len(some) <= bound.most:
+            return some
+        return bound.taken(some, self.name)
 
     def _taking(self, o: Occurrence) -> tuple[list[int], list[int], bool]:
         """Which stages and places take `o`, and whether the last stage does."""
