@@ -104,9 +104,9 @@ __all__ = [
     "LineageError",
     "LockNotAvailable",
     "LockTimeout",
+    "MatchesExceeded",
     "NotCompensable",
     "NotRecorded",
-    "MatchesExceeded",
     "PartialsExceeded",
     "PatternError",
     "PlanOutdated",
@@ -522,7 +522,7 @@ class PartialsExceeded(BadEvent):
 
 
 class MatchesExceeded(BadEvent):
-    """One event completes more matches of a pattern than it may, and its policy is to refuse that."""
+    """One event completes more matches of a pattern than it may, and its policy is to refuse."""
 
 
 class ProducerSilent(StreamError):

@@ -28,7 +28,7 @@ class Interference:
     Attributes
     ----------
     batch : str
-        A source batch; or, where a derived batch is compensated, an output or input batch beside it.
+        A source batch; of a derived batch that is compensated, also an output or input batch.
     shared : tuple of str
         The transactions of its composite transaction that would be compensated.
     """

@@ -10,8 +10,8 @@ from activedb.events._detector import Detector
 from activedb.events._expression import Reader
 from activedb.events._occurrence import Occurrence
 from activedb.events._sequence import Sequence
-from activedb.events.detection._bound import MATCHES_MAX
 from activedb.events._timestamps import Timestamp, microseconds
+from activedb.events.detection._bound import MATCHES_MAX
 
 if TYPE_CHECKING:
     from activedb.events._expression import Expression

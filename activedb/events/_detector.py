@@ -255,8 +255,8 @@ class Detector:
         ------
         BadEvent
             If `o` lacks an attribute of ``same`` or of a term, or its value cannot be compared;
-            `UncertainOrder`, `PartialsExceeded`, `MatchesExceeded` as the policies say. What a predicate raises
-            passes through. Nothing has changed then.
+            `UncertainOrder`, `PartialsExceeded`, `MatchesExceeded` as the policies say. What a
+            predicate raises passes through. Nothing has changed then.
 
         Notes
         -----

@@ -304,8 +304,8 @@ def time_us(punctuation_us: Any, punctuation: Any) -> int | None:
         return Occurrence("punctuation", punctuation_us).us
     if type(punctuation_us) is not int and not hasattr(punctuation_us, "dtype"):
         raise BadEvent(
-            f"punctuation_us takes whole microseconds or an aware datetime, not {punctuation_us!r}: "
-            "give seconds as punctuation="
+            "punctuation_us takes whole microseconds or an aware datetime, not "
+            f"{punctuation_us!r}: give seconds as punctuation="
         )
     try:
         return index(punctuation_us)

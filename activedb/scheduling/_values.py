@@ -52,7 +52,9 @@ def copied(value: Any) -> Any:
     if kind is list:
         return [item if type(item) in IMMUTABLE else copied(item) for item in value]
     if kind is dict:
-        return {key: item if type(item) in IMMUTABLE else copied(item) for key, item in value.items()}
+        return {
+            key: item if type(item) in IMMUTABLE else copied(item) for key, item in value.items()
+        }
     if kind is tuple or kind is frozenset:
         if all(type(item) in IMMUTABLE for item in value):
             return value

@@ -179,7 +179,9 @@ class Naive:
 
         From it alone is what nothing leads to any more once that is taken out.
         """
-        edges = {(piece, id) for id, of in self.pieces.items() if self._is_formed(id) for piece in of}
+        edges = {
+            (piece, id) for id, of in self.pieces.items() if self._is_formed(id) for piece in of
+        }
         edges |= {(batch, id) for id, given in self.inputs.items() for batch in given}
         edges |= {(producer, batch) for batch, producer in self.producer.items()}
         edges |= {(f, s) for f, s in self.triggered}

@@ -1,4 +1,4 @@
-"""Feeds that are cut off: nothing of the batch is in, and feeding it again gives the right result."""
+"""Feeds that are cut off: nothing of the batch is in, and it may be fed again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from tests.scheduling.test_schedulers import SCHEDULERS
 
 WHERE = ("iterable", "pre", "access", "operation", "rule", "post")
 EVENTS = [
-    occurrence("COUNT", timestamp=n, key="ab"[n % 2], id=f"{n:02}") for n in (3, 1, 0, 2, *range(4, 10))
+    occurrence("COUNT", timestamp=n, key="ab"[n % 2], id=f"{n:02}")
+    for n in (3, 1, 0, 2, *range(4, 10))
 ]
 
 
@@ -125,7 +126,7 @@ def test_feed_that_is_cut_off_has_taken_nothing_and_may_be_repeated(name: str, w
 
 
 def test_feed_of_what_is_no_occurrence_takes_nothing() -> None:
-    program, table = program_of(Cut())
+    program, _table = program_of(Cut())
     run = ProgramRun(program, SCHEDULERS["serial"](1))
     with pytest.raises(BadEvent, match="occurrences, not 7"):
         run.feed([EVENTS[0], 7], 10_000_000)  # type: ignore[list-item]
@@ -157,7 +158,7 @@ def test_punctuation_is_what_a_database_takes(given: dict[str, Any], us: int | N
         ({"punctuation_us": 2.5}, "whole microseconds"),
         ({"punctuation_us": True}, "whole microseconds"),
         ({"punctuation_us": "soon"}, "whole microseconds"),
-        ({"punctuation_us": datetime(2026, 1, 1)}, "naive"),  # noqa: DTZ001
+        ({"punctuation_us": datetime(2026, 1, 1)}, "naive"),
         ({"punctuation": float("nan")}, "years 1 to 9999"),
         ({"punctuation": "soon"}, "of type str"),
         ({"punctuation": 1, "punctuation_us": 1}, "once"),

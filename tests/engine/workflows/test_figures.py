@@ -110,9 +110,7 @@ def test_figure_3_derived_batch_is_not_compensated_at_the_cost_of_those_beside_i
 
     gentle = of.run.compensate("P1>P2#2", "non-intrusive")
     assert gentle.order == ("P2#2",)
-    assert [(each.transaction, each.because_of) for each in gentle.kept] == [
-        ("P3#1", ("P1>P2#1",))
-    ]
+    assert [(each.transaction, each.because_of) for each in gentle.kept] == [("P3#1", ("P1>P2#1",))]
     assert {each.of for each in gentle.broken} == {"a#1", "P3#1"}
     with pytest.raises(AlreadyCompensated, match="P3#1 stand, for others"):
         of.run.compensate("P1>P2#2", "non-intrusive")
