@@ -48,6 +48,7 @@ class Stamping:
 
     def discard(self) -> None:
         """Forget what was added and not run."""
+        self._added = []
         self._scheduler.discard()
 
     def run(self, state: State) -> None:
