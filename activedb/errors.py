@@ -49,7 +49,8 @@ attached as ``__cause__``::
     └── StreamError
         ├── BadEvent                  an input event that cannot be understood
         │   ├── UncertainOrder        what an event completes depends on an order nobody knows
-        │   └── PartialsExceeded      a pattern keeps as many events as it may, and refuses more
+        │   ├── PartialsExceeded      a pattern keeps as many events as it may, and refuses more
+        │   └── MatchesExceeded       one event completes more matches of a pattern than it may
         ├── ProducerSilent            a producer has not been heard of for too long
         ├── StreamFull                as many events as may wait for a producer do so
         ├── AccessError               an s-transaction accessed what it must not
@@ -103,6 +104,7 @@ __all__ = [
     "LineageError",
     "LockNotAvailable",
     "LockTimeout",
+    "MatchesExceeded",
     "NotCompensable",
     "NotRecorded",
     "PartialsExceeded",
@@ -517,6 +519,10 @@ class UncertainOrder(BadEvent):
 
 class PartialsExceeded(BadEvent):
     """A pattern keeps as many events as it may, and its policy is to refuse more."""
+
+
+class MatchesExceeded(BadEvent):
+    """One event completes more matches of a pattern than it may, and its policy is to refuse."""
 
 
 class ProducerSilent(StreamError):

@@ -46,6 +46,11 @@ class Stamping:
         self._added.append((transaction, stamped))
         self._scheduler.add(stamped)
 
+    def discard(self) -> None:
+        """Forget what was added and not run."""
+        self._added = []
+        self._scheduler.discard()
+
     def run(self, state: State) -> None:
         """Run what was added."""
         added, self._added = self._added, []

@@ -4,7 +4,7 @@ Pure: no database, no threads. See ``README.md`` in this folder.
 """
 
 from activedb.batches._audit import Act, Violation, audit_batches
-from activedb.batches._compensation import plan_compensation
+from activedb.batches._compensation import is_begun, plan_compensation
 from activedb.batches._composite import batch_graph, composite, transaction_graph
 from activedb.batches._cover import Closing, Cover, Round, independent_scover, scover
 from activedb.batches._forming import Due, Forming
@@ -56,6 +56,7 @@ __all__ = [
     "draw_svg",
     "independent_scover",
     "interference",
+    "is_begun",
     "is_independent",
     "isolated",
     "lineage_of",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from activedb.batches._composite import composite, edges_among
 from activedb.batches._cover import Cover, independent_scover, scover
-from activedb.batches._interference import Interference, counts, interference
+from activedb.batches._interference import Interference, counts, interference, others_of
 from activedb.batches._lineage import Lineage
 from activedb.batches._plan import Broken, CompensationPlan, Kept, LostInput, Mode, Step
 from activedb.batches._records import BatchKind, State
@@ -14,7 +14,7 @@ from activedb.batches._requirements import Requirement
 from activedb.errors import LineageError
 from activedb.spelling import listed
 
-__all__ = ["plan_compensation"]
+__all__ = ["is_begun", "plan_compensation"]
 
 
 def plan_compensation(
@@ -71,10 +71,16 @@ def plan_compensation(
     else:
         given_up, triggered = scover(lineage, asked), composite(lineage, asked)
     live = tuple(id for id in triggered if lineage.transaction(id).is_live)
+    recalled = asked if cover is None else cover.sources
     if chosen_mode is Mode.NON_INTRUSIVE:
-        live, kept = _non_interfering_prefix(lineage, live, set(given_up))
-    affected = interference(lineage, live, given_up=given_up)
-    return _Outcome(lineage, asked, given_up, live, affected).plan(chosen_mode, cover, kept)
+        live, kept = _non_interfering_prefix(lineage, live, recalled)
+    affected = interference(lineage, live, given_up=recalled)
+    return _Outcome(lineage, asked, given_up, cover, live, affected).plan(chosen_mode, kept)
+
+
+def is_begun(lineage: Lineage, plan: CompensationPlan) -> bool:
+    """Whether something of what a plan is about is compensated already."""
+    return any(not lineage.transaction(id).is_live for id in composite(lineage, plan.asked))
 
 
 def _mode(mode: Mode | str) -> Mode:
@@ -87,16 +93,17 @@ def _mode(mode: Mode | str) -> Mode:
 
 
 def _non_interfering_prefix(
-    lineage: Lineage, triggered: tuple[str, ...], given_up: set[str]
+    lineage: Lineage, triggered: tuple[str, ...], given_up: tuple[str, ...]
 ) -> tuple[tuple[str, ...], tuple[Kept, ...]]:
     """The largest prefix that no other batch needs, and what is left of the composite transaction.
 
-    A transaction is left if the completion of another source batch depends on it, or one before it
-    is left: a prefix has, with each transaction, all that come before it.
+    A transaction is left if the completion of another batch depends on it, or one before it is
+    left: a prefix has, with each transaction, all that come before it.
     """
+    others = others_of(lineage, triggered, given_up=given_up)
     needed_by_others = {
         id
-        for id in lineage.descendants(set(lineage.sources_of(triggered)) - given_up)
+        for id in lineage.descendants(others)
         if lineage.is_transaction(id) and counts(lineage, id)
     }
     before: dict[str, set[str]] = {id: set() for id in triggered}
@@ -106,8 +113,7 @@ def _non_interfering_prefix(
     kept = []
     for id in triggered:
         if id in needed_by_others:
-            others = (b for b in lineage.sources_of(id) if b not in given_up)
-            kept.append(Kept(id, tuple(others)))
+            kept.append(Kept(id, others_of(lineage, [id], given_up=given_up)))
         elif before[id] <= prefix.keys():
             prefix[id] = None
         else:
@@ -123,17 +129,19 @@ class _Outcome:
         lineage: Lineage,
         asked: tuple[str, ...],
         given_up: tuple[str, ...],
+        cover: Cover | None,
         compensated: tuple[str, ...],
         affected: tuple[Interference, ...],
     ):
         self._lineage = lineage
         self._asked = asked
         self._given_up = given_up
+        self._cover = cover
         self._compensated = compensated
         self._affected = affected
         self._gone = set(compensated)
 
-    def plan(self, mode: Mode, cover: Cover | None, kept: tuple[Kept, ...]) -> CompensationPlan:
+    def plan(self, mode: Mode, kept: tuple[Kept, ...]) -> CompensationPlan:
         lineage = self._lineage
         executed = [
             found
@@ -151,7 +159,7 @@ class _Outcome:
             mode,
             self._asked,
             self._given_up,
-            cover,
+            self._cover,
             tuple(
                 Step(
                     found.id,
@@ -228,11 +236,28 @@ class _Outcome:
                 found.append(LostInput(id, lost, causes, len(lost) + len(causes) == stands_on))
         return tuple(found)
 
+    def _incomplete(self) -> Iterator[Broken]:
+        """The source batches, but those recalled, of which a part would be missing."""
+        lineage = self._lineage
+        recalled = self._given_up if self._cover is not None else self._asked
+        for batch in lineage.sources_of(self._gone) if self._gone else ():
+            if batch in recalled:
+                continue
+            found = {id for id in lineage.descendants(batch) if lineage.is_transaction(id)}
+            missing = {
+                id
+                for id in found & self._gone
+                if lineage.workflow.programs[lineage.transaction(id).program].requires(
+                    Requirement.COMPLETION
+                )
+            }
+            left = found - self._gone
+            if missing and any(lineage.transaction(id).state is State.EXECUTED for id in left):
+                names = listed(lineage.in_transaction_order(missing))
+                yield Broken(Requirement.COMPLETION, batch, f"{names} would be missing")
+
     def _broken(self) -> tuple[Broken, ...]:
-        found = [
-            Broken(Requirement.COMPLETION, each.batch, f"{listed(each.shared)} would be missing")
-            for each in self._affected
-        ]
+        found = list(self._incomplete())
         programs = self._lineage.workflow.programs
         missing: dict[str, list[str]] = {}
         region = composite(self._lineage, self._compensated)

@@ -11,16 +11,24 @@ from activedb.batches._lineage import Lineage
 from activedb.batches._requirements import Requirement
 from activedb.spelling import listed
 
-__all__ = ["Interference", "counts", "interference", "is_independent", "shared_transactions"]
+__all__ = [
+    "Interference",
+    "counts",
+    "interference",
+    "is_independent",
+    "others_of",
+    "shared_transactions",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Interference:
-    """A source batch whose completion would be affected.
+    """A batch whose completion would be affected.
 
     Attributes
     ----------
     batch : str
+        A source batch; of a derived batch that is compensated, also an output or input batch.
     shared : tuple of str
         The transactions of its composite transaction that would be compensated.
     """
@@ -49,7 +57,7 @@ def counts(lineage: Lineage, transaction: str) -> bool:
 def interference(
     lineage: Lineage, transactions: Iterable[str], *, given_up: Iterable[str]
 ) -> tuple[Interference, ...]:
-    """The source batches whose completion the compensation of transactions affects.
+    """The batches whose completion the compensation of transactions affects.
 
     Parameters
     ----------
@@ -57,7 +65,7 @@ def interference(
     transactions : iterable of str
         What is to be compensated.
     given_up : iterable of str
-        Source batches that are to be dropped anyway; they do not count as others.
+        Batches, or transactions, that are to be dropped anyway; see `others_of`.
 
     Returns
     -------
@@ -69,13 +77,33 @@ def interference(
     O(batches found · edges of what follows from each).
     """
     chosen = {id for id in transactions if counts(lineage, id)}
-    own = set(given_up)
     found = []
-    for batch in lineage.sources_of(chosen):
-        if batch not in own:
-            shared = lineage.in_transaction_order(chosen & lineage.descendants(batch))
-            found.append(Interference(batch, shared))
+    for batch in others_of(lineage, chosen, given_up=given_up):
+        shared = lineage.in_transaction_order(chosen & lineage.descendants(batch))
+        found.append(Interference(batch, shared))
     return tuple(found)
+
+
+def others_of(
+    lineage: Lineage, transactions: Iterable[str], *, given_up: Iterable[str]
+) -> tuple[str, ...]:
+    """The other batches that transactions rest on, the first ones: none follows from another.
+
+    An *other batch* is one, source or derived, that is neither given up nor above what is, and
+    does not follow from that alone. O(edges of what is above the transactions, and below what is
+    given up).
+    """
+    given = set(given_up)
+    own = lineage.ancestors(given) | _following_alone(lineage, given)
+    others: dict[str, None] = {}
+    behind: set[str] = set()  # what follows from another batch
+    for id in lineage.in_order(lineage.ancestors(transactions) - own):
+        if any(other in behind for other in lineage.previous(id)):
+            behind.add(id)
+        elif not lineage.is_transaction(id):
+            others[id] = None
+            behind.add(id)
+    return tuple(others)
 
 
 def is_independent(lineage: Lineage, sources: str | Iterable[str]) -> bool:
@@ -93,3 +121,13 @@ def shared_transactions(
     """
     both = set(composite(lineage, first)) & set(composite(lineage, second))
     return lineage.in_transaction_order(both)
+
+
+def _following_alone(lineage: Lineage, given: set[str]) -> set[str]:
+    """Some batches or transactions, and all that follows from nothing else."""
+    found: set[str] = set()
+    for id in lineage.in_order(lineage.descendants(given)):
+        previous = lineage.previous(id)
+        if id in given or (previous and found.issuperset(previous)):
+            found.add(id)
+    return found

@@ -262,6 +262,8 @@ class StreamPrograms:
                     detection.take(at, o)
         if detection is not None:
             made, refused = detection.run(made, reached_us)
+            if reached_us is not None:
+                detection.trim(reached_us)
             by_event = {id(arrival.occurrence): arrival for arrival in arrivals.values()}
             letters += [letter_of(stream, defined, by_event[id(o)], e) for o, e in refused]
         for one in made:

@@ -11,6 +11,7 @@ from activedb.events._expression import Reader
 from activedb.events._occurrence import Occurrence
 from activedb.events._sequence import Sequence
 from activedb.events._timestamps import Timestamp, microseconds
+from activedb.events.detection._bound import MATCHES_MAX
 
 if TYPE_CHECKING:
     from activedb.events._expression import Expression
@@ -29,6 +30,8 @@ def detect(
     skip: str | tuple[str, str] | None = None,
     until: Timestamp | None = None,
     on_uncertain: str | Callable[..., Any] = "raise",
+    matches_max: int | None = MATCHES_MAX,
+    on_many: str = "refuse",
     reader: Reader = None,
 ) -> list[Occurrence]:
     """Return the matches of `expression` in `events`.
@@ -48,7 +51,9 @@ def detect(
     until : timestamp, optional
         What time completes up to then, inclusive, is found, too; by default up to the last event.
     on_uncertain : str or callable, optional
-        As for `Detector`.
+        As for `Detector`, as are `matches_max` and `on_many`.
+    matches_max : int, optional
+    on_many : str, optional
     reader : object, optional
         What predicates that read the shared store read through.
 
@@ -87,7 +92,9 @@ def detect(
     if skip is not None:
         steps = (skip,) if isinstance(skip, str) else tuple(skip)
         expression = _sequence(expression, "skip").skipping(*steps)
-    detector = Detector(expression, on_uncertain=on_uncertain)
+    detector = Detector(
+        expression, on_uncertain=on_uncertain, matches_max=matches_max, on_many=on_many
+    )
     occurrences = [_occurrence(position, item) for position, item in enumerate(events)]
     # By upper ends, which does not contradict the order of intervals; stable, so positions stay.
     occurrences.sort(key=lambda o: (o.high_us, o.us, o.id or ""))

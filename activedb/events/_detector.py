@@ -15,6 +15,7 @@ from activedb.events._expression import Expression, Reader
 from activedb.events._occurrence import Occurrence
 from activedb.events._primitives import Primitive
 from activedb.events._query import Query
+from activedb.events.detection._bound import MATCHES_MAX, Bound
 from activedb.events.detection._build import Builder
 from activedb.events.detection._clocks import Clocks
 from activedb.events.detection._combination import CombinationNode
@@ -33,7 +34,7 @@ __all__ = ["Detector", "Network"]
 class _Record:
     """A step that can be undone: an event that was fed, or an advance of time."""
 
-    __slots__ = ("contemporaries", "journal", "o", "said", "us")
+    __slots__ = ("contemporaries", "journal", "o", "said", "step", "us")
 
     def __init__(
         self,
@@ -48,6 +49,7 @@ class _Record:
         self.journal = journal
         self.said = said
         self.contemporaries = contemporaries
+        self.step = 0
 
 
 class Detector:
@@ -69,7 +71,12 @@ class Detector:
         How many occurrences may be kept.
     on_full : {"drop_oldest", "refuse"}
         What to do if there are more.
-
+    matches_max : int, optional
+        How many matches one event may complete; 10,000 by default, None: any number. It holds for
+        each part of the expression that is composite, too, and for what a context chooses from.
+    on_many : {"refuse", "truncate"}
+        What to do if it would complete more: refuse the event, or make the most preferred ones. At
+        the end of a window, where there is no event, these are made.
     network : Network, optional
         With whose detectors it shares common subexpressions.
 
@@ -95,6 +102,8 @@ class Detector:
         Whether predicates read the shared store, so that `feed` and `advance` need a reader.
     dropped : int
         How many occurrences were forgotten because there were too many.
+    truncated : int
+        How often matches were left out because one event completed too many.
     """
 
     def __init__(
@@ -105,6 +114,8 @@ class Detector:
         on_uncertain: str | Callable[..., Any] = "raise",
         partials_max: int | None = None,
         on_full: str = "drop_oldest",
+        matches_max: int | None = MATCHES_MAX,
+        on_many: str = "refuse",
         network: Network | None = None,
     ):
         if not isinstance(expression, Expression):
@@ -118,11 +129,19 @@ class Detector:
             raise PatternError(f"partials_max takes a whole number from 1, not {partials_max!r}")
         if on_full not in ("drop_oldest", "refuse"):
             raise PatternError(f"on_full takes 'drop_oldest' or 'refuse', not {on_full!r}")
+        if matches_max is not None and (
+            isinstance(matches_max, bool) or not isinstance(matches_max, int) or matches_max < 1
+        ):
+            raise PatternError(f"matches_max takes a whole number from 1, not {matches_max!r}")
+        if on_many not in ("refuse", "truncate"):
+            raise PatternError(f"on_many takes 'refuse' or 'truncate', not {on_many!r}")
         self.expression = expression
         self.dropped = 0
         self._partials_max = partials_max
         self._refuses = on_full == "refuse"
-        self._shared = Shared(Policy.of(on_uncertain))
+        self._shared = Shared(
+            Policy.of(on_uncertain), Bound(matches_max, truncates=on_many == "truncate")
+        )
         if self._shared.keeps_ends:
             network = None  # what is shared does not
         self._root = root = Builder(self._shared, network).build(expression, is_root=True)
@@ -149,6 +168,7 @@ class Detector:
             self._memoryless = root if root.is_memoryless else None
         self._told_us: int | None = None
         self._log: deque[_Record] = deque()
+        self._is_marked = False
         self._trimmed_us: int | None = None
         # What is to be dropped first: a heap, from when the bound is reached for the first time.
         self._oldest: list[tuple[int, str, int, int, Entry, Node]] = []
@@ -169,6 +189,10 @@ class Detector:
         if type(self._plain) is SequenceNode:
             return self.dropped + self._plain.groups.count
         return self.dropped + sum([node.kept_events for node in self._nodes])
+
+    @property
+    def truncated(self) -> int:
+        return self._shared.bound.truncated
 
     @property
     def is_sharing(self) -> bool:
@@ -231,8 +255,8 @@ class Detector:
         ------
         BadEvent
             If `o` lacks an attribute of ``same`` or of a term, or its value cannot be compared;
-            `UncertainOrder`, `PartialsExceeded` as the policies say. What a predicate raises
-            passes through. Nothing has changed then.
+            `UncertainOrder`, `PartialsExceeded`, `MatchesExceeded` as the policies say. What a
+            predicate raises passes through. Nothing has changed then.
 
         Notes
         -----
@@ -276,7 +300,8 @@ class Detector:
         record = _Record(None, us, [], {}, ())
         made = self._do(record, reader)
         last = self._log[-1] if self._log else None
-        if last is not None and last.o is None and last.us <= us:
+        is_marked, self._is_marked = self._is_marked, False
+        if last is not None and last.o is None and last.us <= us and not is_marked:
             last.us = us
             last.journal += record.journal
             last.said.update(record.said)
@@ -285,6 +310,10 @@ class Detector:
         return made
 
     def _do(self, record: _Record, reader: Reader, *, refuses: bool = True) -> list[Occurrence]:
+        self._shared.step += 1
+        record.step = self._shared.step
+        # What was taken already is not refused when it is done again, nor is the end of a window.
+        self._shared.bound.must_truncate = record.o is None or not refuses
         try:
             made = self._steps(record, reader)
             if self._partials_max is not None:
@@ -294,6 +323,7 @@ class Detector:
             roll_back(record.journal)
             raise
         finally:
+            self._shared.bound.must_truncate = False
             if self._shared.fresh is not None:
                 self._shared.fresh.clear()
 
@@ -361,8 +391,23 @@ class Detector:
             for node in self._nodes:
                 node.trim(self._trimmed_us)  # undoing has brought back what was forgotten since
 
+    @property
+    def keeps_log(self) -> bool:
+        """Whether `mark` and `undo` say all; else what was fed since is withdrawn one by one."""
+        return self.is_stateful and self._memoryless is None
+
+    def mark(self) -> object:
+        """Where its steps stand, for `undo`; until then it must not be trimmed."""
+        self._is_marked = True  # no advance is taken together with one before
+        return self._log[-1] if self._log else None
+
+    def undo(self, mark: object) -> None:
+        """Undo the feeds and advances since `mark`, if it `keeps_log`."""
+        while self._log and self._log[-1] is not mark:
+            roll_back(self._log.pop().journal)
+
     def _remember(self, record: _Record) -> None:
-        if self.is_stateful and self._memoryless is None:
+        if self.keeps_log:
             self._log.append(record)
 
     # -- bounds ------------------------------------------------------------------------------
@@ -381,6 +426,11 @@ class Detector:
         due_us = self.due_us
         if due_us is not None and due_us < before_us:
             before_us = due_us
+        log = self._log
+        until_us = before_us - (self.horizon_us or 0)
+        while log and log[0].us < until_us:
+            log.popleft()
+        self._shared.undoable_step = log[0].step if log else self._shared.step + 1
         for node in self._nodes:
             node.trim(before_us)
         self._trimmed_us = before_us
@@ -388,10 +438,6 @@ class Detector:
         if len(oldest) > 1_000 and len(oldest) > 4 * self.partials:
             # Most of it is gone: it is made again when the bound is reached again.
             self._collect(None)
-        log = self._log
-        until_us = before_us - (self.horizon_us or 0)
-        while log and log[0].us < until_us:
-            log.popleft()
         if self._shared.is_inexact and not self._has_inexact():
             self._shared.is_inexact = False
 

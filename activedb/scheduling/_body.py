@@ -9,6 +9,7 @@ from typing import Any
 from activedb.errors import AccessError
 from activedb.scheduling._operations import Abort, Effect, Operation
 from activedb.scheduling._tables import REMOVED, Computed, Range, Ref, SharedTable, at_key
+from activedb.scheduling._values import copied
 
 __all__ = ["Body", "View"]
 
@@ -48,7 +49,7 @@ class View:
         own = self._writes.get((ref.table.name, ref.key))
         if own is None:
             return self._read(ref)
-        return ref.table.initial if own[2] is REMOVED else own[2]
+        return copied(ref.table.initial if own[2] is REMOVED else own[2])
 
     def write(self, ref: Ref, value: Any) -> None:
         """Give a key a value; `REMOVED` takes it away.
@@ -84,7 +85,7 @@ class View:
     def _own_above(self, found: dict[Hashable, Any], ref: Ref) -> dict[Hashable, Any]:
         for table, key, value in self._writes.values():
             if table is ref.table and _is_within(ref.key, key):
-                found[key] = value
+                found[key] = copied(value)
         return {key: found[key] for key in sorted(found) if found[key] is not REMOVED}  # type: ignore[type-var]
 
 

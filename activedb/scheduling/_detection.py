@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from activedb.errors import BadEvent, PatternError
 from activedb.events import Detector, Occurrence
@@ -12,13 +12,22 @@ from activedb.scheduling._operations import Operation
 from activedb.scheduling._rules import Reactions, Rule, Triggered
 from activedb.scheduling._s_transactions import At, STransaction
 
-__all__ = ["MOMENT", "Detection"]
+__all__ = ["MOMENT", "Detection", "Mark"]
 
 MOMENT: Final = "moment"
 """The type of s-transactions that no event triggers but time: the end of a window, a clock."""
 
 _AFTER_EVENTS: Final = "\U0010ffff"
 """In place of an id: a moment comes after all events of its time."""
+
+
+class Mark(NamedTuple):
+    """Where a `Detection` stands: its detectors, with their marks, and what waits."""
+
+    detectors: list[tuple[Rule, Detector]]
+    marks: list[object]
+    events: dict[At, Occurrence]
+    has_begun: bool
 
 
 class Detection:
@@ -44,6 +53,8 @@ class Detection:
         self._check = check
         self._events: dict[At, Occurrence] = {}
         self._has_begun = False
+        # Since the mark, if there is one: what detectors were fed that keep no log.
+        self._fed: list[tuple[Detector, Occurrence]] | None = None
 
     def accepts(self, event: Occurrence) -> bool:
         """Whether a rule listens to events like this one."""
@@ -95,9 +106,30 @@ class Detection:
             transactions.append(transaction)
         if until_us is not None:
             transactions += self._moments(until_us)
-            for _, detector in self._detectors:
-                detector.trim(until_us)
         return transactions, refused
+
+    def trim(self, until_us: int) -> None:
+        """Forget what no match ending at or after a time can need; no `mark` holds any more."""
+        for _, detector in self._detectors:
+            detector.trim(until_us)
+
+    def mark(self) -> Mark:
+        """Where it stands, for `undo`."""
+        self._fed = []
+        detectors = list(self._detectors)
+        marks = [detector.mark() for _, detector in detectors]
+        return Mark(detectors, marks, dict(self._events), self._has_begun)
+
+    def undo(self, mark: Mark) -> None:
+        """Be again as when it was marked. REQUIRES: that was the last mark; no `trim` since."""
+        for detector, event in reversed(self._fed or ()):
+            detector.withdraw(event)
+        self._fed = None
+        for (_, detector), last in zip(mark.detectors, mark.marks, strict=True):
+            detector.undo(last)
+        self._detectors = list(mark.detectors)
+        self._events = dict(mark.events)
+        self._has_begun = mark.has_begun
 
     def state(self) -> dict[str, Any]:
         """What the detectors keep, by rule, for JSON; not the events that wait.
@@ -134,9 +166,13 @@ class Detection:
             for rule, detector in self._detectors:
                 triggered += [(rule, o) for o in detector.feed(event)]
                 fed.append(detector)
+                if self._fed is not None and not detector.keeps_log:
+                    self._fed.append((detector, event))
         except Exception:
             for detector in fed:
                 detector.withdraw(event)
+                if self._fed is not None and not detector.keeps_log:
+                    self._fed.remove((detector, event))
             raise
         return triggered
 

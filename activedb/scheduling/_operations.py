@@ -128,8 +128,9 @@ class Write(Operation):
         value = self.function(*[read(source) for source in self.direct], *self.args)
         if value is None:
             raise Abort(f"{target!r} was not written: the function gave None")
-        value = target.table.check_value(value)
-        return Effect([(target.table, key, value)], value)
+        kept = target.table.check_value(value)
+        # What is kept is nobody else's: who gets the result may change that in place.
+        return Effect([(target.table, key, kept)], kept if target.table.size else value)
 
 
 def check_distinct(writes: Writes) -> None:

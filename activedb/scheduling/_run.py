@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import datetime
+from operator import index
 from typing import Any
 
+from activedb.errors import BadEvent
 from activedb.events import Occurrence
 from activedb.scheduling._detection import Detection
 from activedb.scheduling._program import Program
@@ -13,7 +16,7 @@ from activedb.scheduling._s_transactions import At, STransaction
 from activedb.scheduling._scheduler import Scheduler
 from activedb.scheduling._state import State
 
-__all__ = ["FailedOutput", "ProgramRun", "Refusal", "Results", "s_transaction_of"]
+__all__ = ["FailedOutput", "ProgramRun", "Refusal", "Results", "s_transaction_of", "time_us"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,7 @@ class ProgramRun:
     scheduler : Scheduler
     state : State, optional
         What to go on with; by default all tables are as at the beginning.
-    punctuation_us : int, optional
+    punctuation_us : int or datetime, optional
         Up to where it has been run already: no event before it is taken.
 
     Not thread-safe.
@@ -99,12 +102,12 @@ class ProgramRun:
         program: Program,
         scheduler: Scheduler,
         state: State | None = None,
-        punctuation_us: int | None = None,
+        punctuation_us: int | datetime | None = None,
     ):
         self.program = program
         self.scheduler = scheduler
         self.state = State(program.tables) if state is None else state
-        self.punctuation_us = punctuation_us
+        self.punctuation_us = time_us(punctuation_us, None)
         self._waiting: list[STransaction] = []
         self._arrivals = self.state.last_arrival()
         self._detection = Detection(program.rules, program.check) if program.rules else None
@@ -114,77 +117,128 @@ class ProgramRun:
         """How many s-transactions wait for a punctuation."""
         return len(self._waiting)
 
-    def feed(self, events: Iterable[Occurrence], punctuation_us: int | None = None) -> Results:
+    def feed(
+        self,
+        events: Iterable[Occurrence],
+        punctuation_us: int | datetime | None = None,
+        *,
+        punctuation: datetime | float | None = None,
+    ) -> Results:
         """Take events; run those that a punctuation has passed.
+
+        All or nothing: if it raises (Ctrl-C, or what is no `Exception` in a function), it is as if
+        it had not been called, and may be called again; unless `punctuation_us` has moved: then
+        all has taken effect, and only the results are lost.
 
         Parameters
         ----------
         events : iterable of Occurrence
             In any order.
-        punctuation_us : int, optional
-            No event before it comes any more.
+        punctuation_us : int or datetime, optional
+            No event before it comes any more: microseconds since the epoch, or an aware datetime.
+        punctuation : datetime or seconds, optional
+            The same, as `Database.feed` takes it.
 
         Returns
         -------
         Results
+
+        Raises
+        ------
+        BadEvent
+            If something among the events is no occurrence, or the punctuation is no time.
         """
-        results = Results()
-        for event in events:
-            self._take(event, results)
-        if punctuation_us is not None and (
-            self.punctuation_us is None or punctuation_us > self.punctuation_us
-        ):
-            self.punctuation_us = punctuation_us
-            passed = [t for t in self._waiting if t.at.us < punctuation_us]
-            self._waiting = [t for t in self._waiting if t.at.us >= punctuation_us]
-            self._run(passed, results, punctuation_us)
-            self.state.trim(At(punctuation_us, "", 0))
-        return results
+        until_us = time_us(punctuation_us, punctuation)
+        known_us = self.punctuation_us
+        if until_us is not None and known_us is not None and until_us <= known_us:
+            until_us = None
+        return self._step(events, until_us, is_last=False)
 
     def finish(self) -> Results:
-        """The end of the stream: run all that waits."""
+        """The end of the stream: run all that waits; all or nothing, as `feed`."""
+        return self._step((), None, is_last=True)
+
+    def _step(
+        self, events: Iterable[Occurrence], until_us: int | None, *, is_last: bool
+    ) -> Results:
         results = Results()
-        passed, self._waiting = self._waiting, []
-        if passed:  # what is not later comes too late from now on
-            last_us = max(t.at.us for t in passed)
-            self.punctuation_us = max(last_us + 1, self.punctuation_us or last_us + 1)
-        self._run(passed, results, None)
+        undo = _Undo(self.scheduler, self.state, self._waiting, self._detection)
+        known_us = self.punctuation_us
+        passed: list[STransaction] = []
+        try:
+            waiting = list(self._waiting)
+            arrivals = self._arrivals
+            for event in events:
+                made = self._taken(event, arrivals + 1, results)
+                if made is not None:
+                    arrivals += 1
+                    waiting.append(made)
+            if is_last:
+                passed, waiting = waiting, []
+                if passed:  # what is not later comes too late from now on
+                    last_us = max(t.at.us for t in passed)
+                    known_us = max(last_us + 1, known_us or last_us + 1)
+            elif until_us is not None:
+                passed = [t for t in waiting if t.at.us < until_us]
+                waiting = [t for t in waiting if t.at.us >= until_us]
+                known_us = until_us
+            if is_last or until_us is not None:
+                self._run(passed, results, until_us, undo)
+        except BaseException:
+            undo()
+            raise
+        # From here to the return nothing can come in between.
+        self.punctuation_us, self._waiting, self._arrivals = known_us, waiting, arrivals
+        if until_us is not None:
+            if self._detection is not None:
+                self._detection.trim(until_us)
+            self.state.trim(At(until_us, "", 0))
         return results
 
-    def _take(self, event: Occurrence, results: Results) -> None:
+    def _taken(self, event: Occurrence, arrival: int, results: Results) -> STransaction | None:
+        """The s-transaction of an event; None: it was refused or dropped, as the results say."""
+        if not isinstance(event, Occurrence):
+            raise BadEvent(
+                f"a program is fed occurrences, not {event!r}: make them with "
+                "activedb.occurrence(name, timestamp=…, …)"
+            )
         is_for_rules = self._detection is not None and self._detection.accepts(event)
         if event.name not in self.program.types and not is_for_rules:
             known = ", ".join(self.program.types)
             reason = f"program {self.program.name} has no state access for it, only for {known}"
             results.refused.append(Refusal(event, reason))
-            return
+            return None
         if self.punctuation_us is not None and event.us < self.punctuation_us:
             reason = f"it came too late: its time is before the punctuation {self.punctuation_us}"
             results.refused.append(Refusal(event, reason))
-            return
-        at = At(event.us, event.id or "", self._arrivals + 1)
+            return None
+        at = At(event.us, event.id or "", arrival)
         made = s_transaction_of(self.program, event, at)
         if made is None:
             results.dropped += 1
-        elif isinstance(made, Refusal):
+            return None
+        if isinstance(made, Refusal):
             results.refused.append(made)
-        else:
-            self._arrivals += 1
-            self._waiting.append(made)
-            if self._detection is not None and is_for_rules:
-                self._detection.take(at, event)
+            return None
+        if self._detection is not None and is_for_rules:
+            self._detection.take(at, event)
+        return made
 
     def _run(
-        self, passed: list[STransaction], results: Results, punctuation_us: int | None
+        self,
+        passed: list[STransaction],
+        results: Results,
+        punctuation_us: int | None,
+        undo: _Undo,
     ) -> None:
         if self._detection is not None:
             passed, refused = self._detection.run(passed, punctuation_us)
             results.refused += [Refusal(event, _reason(error), error) for event, error in refused]
+        undo.passed = passed
         for transaction in passed:
             self.scheduler.add(transaction)
         self.scheduler.run(self.state)
-        passed.sort(key=lambda t: t.at)
-        for t in passed:
+        for t in sorted(passed, key=lambda t: t.at):
             assert t.outcome is not None
             results.transactions.append(t)
             try:
@@ -194,3 +248,69 @@ class ProgramRun:
                 continue
             if output is not None:
                 results.outputs.append(output)
+
+
+class _Undo:
+    """Puts back what a step of a run has changed before it was interrupted.
+
+    Attributes
+    ----------
+    passed : list of STransaction
+        Those that were given to the scheduler.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        state: State,
+        waiting: list[STransaction],
+        detection: Detection | None,
+    ):
+        self.passed: list[STransaction] = []
+        self._scheduler = scheduler
+        self._state = state
+        self._detection = detection
+        self._mark = None if detection is None else detection.mark()
+        # Detection adds operations to those that wait.
+        self._operations = [] if detection is None else [(t, t.operations) for t in waiting]
+
+    def __call__(self) -> None:
+        self._scheduler.discard()
+        if self.passed:
+            self._state.take_back_all({transaction.at for transaction in self.passed})
+        for transaction in self.passed:
+            transaction.outcome = None
+        for transaction, operations in self._operations:
+            transaction.operations = operations
+        if self._detection is not None and self._mark is not None:
+            self._detection.undo(self._mark)
+
+
+def time_us(punctuation_us: Any, punctuation: Any) -> int | None:
+    """A punctuation in microseconds: given so, as a datetime, or as `Database.feed` takes it.
+
+    Raises
+    ------
+    BadEvent
+        If it is none of these, naive, not within the years 1 to 9999, or given twice.
+    """
+    if punctuation is not None and punctuation_us is not None:
+        raise BadEvent("a punctuation is given once: as punctuation_us, or as punctuation")
+    if punctuation is not None:
+        return Occurrence("punctuation", punctuation).us
+    if punctuation_us is None:
+        return None
+    if isinstance(punctuation_us, datetime):
+        return Occurrence("punctuation", punctuation_us).us
+    if type(punctuation_us) is not int and not hasattr(punctuation_us, "dtype"):
+        raise BadEvent(
+            "punctuation_us takes whole microseconds or an aware datetime, not "
+            f"{punctuation_us!r}: give seconds as punctuation="
+        )
+    try:
+        return index(punctuation_us)
+    except TypeError:
+        raise BadEvent(
+            f"punctuation_us takes whole microseconds, not {punctuation_us!r}: give seconds as "
+            "punctuation="
+        ) from None

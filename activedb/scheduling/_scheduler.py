@@ -36,6 +36,10 @@ class Scheduler(Protocol):
         """Run what was added."""
         ...
 
+    def discard(self) -> None:
+        """Forget what was added and not run."""
+        ...
+
 
 def run_alone(transaction: STransaction, state: State) -> None:
     """Run all operations of an s-transaction here and now, and set its outcome.
@@ -80,3 +84,7 @@ class SerialOrder:
         added, self._added = self._added, []
         for transaction in sorted(added, key=lambda t: t.at):
             run_alone(transaction, state)
+
+    def discard(self) -> None:
+        """Forget what was added and not run."""
+        self._added = []

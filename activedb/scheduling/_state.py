@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from typing import Any
 
 from activedb.errors import DefinitionError
 from activedb.scheduling._operations import Writes
 from activedb.scheduling._s_transactions import At
 from activedb.scheduling._tables import REMOVED, Range, Ref, SharedTable, at_key
+from activedb.scheduling._values import IMMUTABLE, copied
 
 __all__ = ["State", "Versions"]
 
@@ -19,6 +20,9 @@ _Version = tuple[At, Any]
 
 class Versions:
     """The versions of one shared table.
+
+    What is kept is changed by nobody: `write` is given a value that `SharedTable.check_value` has
+    returned, and who reads gets a copy of what can be changed in place.
 
     Attributes
     ----------
@@ -37,11 +41,11 @@ class Versions:
         """The value of a key just before a place; O(log versions)."""
         with self._latch:
             found = self._of.get(key)
-            if found is None:
-                return self.table.initial
-            number = bisect_left(found, before, key=_at)
-            value = found[number - 1][1] if number else REMOVED
-        return self.table.initial if value is REMOVED else value
+            number = 0 if found is None else bisect_left(found, before, key=_at)
+            value = found[number - 1][1] if found and number else REMOVED
+        if value is REMOVED:
+            value = self.table.initial
+        return value if type(value) in IMMUTABLE else copied(value)
 
     def window(self, key: Hashable, since_us: int, before: At) -> list[Any]:
         """The values written at or after `since_us` and before a place, oldest first."""
@@ -49,7 +53,8 @@ class Versions:
             found = self._of.get(key, ())
             first = bisect_left(found, since_us, key=_us)
             last = bisect_left(found, before, key=_at)
-            return [value for _, value in found[first:last] if value is not REMOVED]
+            values = [value for _, value in found[first:last] if value is not REMOVED]
+        return copied(values)  # type: ignore[no-any-return]  # a list, as it is
 
     def between(self, low: Any, high: Any, before: At) -> dict[Hashable, Any]:
         """Keys from `low` on and before `high` that have a value, with it; O(keys)."""
@@ -64,7 +69,7 @@ class Versions:
                 and (low is None or key >= low)
                 and (high is None or key < high)
             ):
-                found[key] = value
+                found[key] = copied(value)
         return dict(sorted(found.items())) if found else found
 
     def _at(self, key: Hashable, before: At) -> Any:
@@ -150,6 +155,13 @@ class Versions:
                 if versions and versions[-1][0] >= at
             }
 
+    def take_back_all(self, places: Collection[At]) -> None:
+        """Remove the versions at some places; REQUIRES and costs as `since` the first of them."""
+        for key, versions in self.since(min(places)).items():
+            for place, _ in versions:
+                if place in places:
+                    self.take_back(key, place)
+
     def take_back_since(self, at: At) -> None:
         """Remove all versions at or after a place; REQUIRES and costs as `since`."""
         for key, versions in self.since(at).items():
@@ -160,12 +172,20 @@ class Versions:
         """The newest value of every key that has one."""
         with self._latch:
             pairs = [(key, found[-1][1]) for key, found in self._of.items()]
-        return {key: value for key, value in pairs if value is not REMOVED}
+        return {key: copied(value) for key, value in pairs if value is not REMOVED}
 
     def all(self) -> dict[Hashable, tuple[tuple[At, Any], ...]]:
         """Every version that is kept."""
         with self._latch:
-            return {key: tuple(found) for key, found in self._of.items()}
+            kept = {key: tuple(found) for key, found in self._of.items()}
+        return {
+            key: tuple([(at, copied(value)) for at, value in found]) for key, found in kept.items()
+        }
+
+    def last_arrival(self) -> int:
+        """The greatest arrival number of a version that is kept; 0 if there is none."""
+        with self._latch:
+            return max((at.arrival for found in self._of.values() for at, _ in found), default=0)
 
     def __len__(self) -> int:
         with self._latch:
@@ -232,10 +252,14 @@ class State:
         for table, key, _ in writes:
             self.of(table).take_back(key, at)
 
+    def take_back_all(self, places: Collection[At]) -> None:
+        """Remove the versions at some places; REQUIRES: no `trim` since they were written."""
+        for versions in self:
+            versions.take_back_all(places)
+
     def last_arrival(self) -> int:
         """The greatest arrival number of a version that is kept; 0 if there is none."""
-        kept = (at for versions in self for found in versions.all().values() for at, _ in found)
-        return max((at.arrival for at in kept), default=0)
+        return max((versions.last_arrival() for versions in self), default=0)
 
     def trim(self, mark: At) -> None:
         """Forget versions that no s-transaction at or after `mark` can need."""

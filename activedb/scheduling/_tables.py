@@ -10,6 +10,7 @@ from uuid import uuid4
 from weakref import WeakValueDictionary
 
 from activedb.errors import AccessError, DefinitionError
+from activedb.scheduling._values import IMMUTABLE, copied
 
 __all__ = ["REMOVED", "Computed", "Parameter", "Range", "Ref", "SharedTable", "at_key"]
 
@@ -48,7 +49,7 @@ class SharedTable:
     key : type, optional
         What keys have to be instances of; by default anything hashable. ``int`` takes no ``bool``.
     initial : object
-        The value of a key that nobody has written. Not to be changed in place.
+        The value of a key that nobody has written.
     history : float, optional
         How far back windows over it may reach, in seconds; versions are kept so long.
     size : int, optional
@@ -90,9 +91,14 @@ class SharedTable:
                     f"table {name}: with a size its values are numbers; initial is {initial!r}"
                 )
             key, initial = int, float(initial)
+        try:
+            self.initial = copied(initial)
+        except Exception as error:  # what its class raises
+            raise DefinitionError(
+                f"table {name}: initial is a value that can be copied: {_said(error)}"
+            ) from error
         self.name = name
         self.key = key
-        self.initial = initial
         self.history_us = round(history * 1_000_000)
         self.size = size
         self._identity = uuid4().hex
@@ -143,15 +149,25 @@ class SharedTable:
             ) from None
 
     def check_value(self, value: Any) -> Any:
-        """What is kept for `value`: with a size a float, else `value` itself.
+        """What is kept for `value`: with a size a float, else a copy if it may be changed.
 
         Raises
         ------
         AccessError
             If `value` cannot be one of its values.
         """
-        if self.size is None or value is REMOVED:
+        if type(value) in IMMUTABLE and self.size is None:
             return value
+        if value is REMOVED:
+            return value
+        if self.size is None:
+            try:
+                return copied(value)
+            except Exception as error:  # what its class raises
+                raise AccessError(
+                    f"a value of table {self.name} cannot be copied ({_said(error)}): write plain "
+                    "data, such as numbers, texts, lists and dicts of these"
+                ) from error
         if isinstance(value, int | float) or (
             # numpy's numbers, which are no ints; not texts that look like numbers
             hasattr(value, "dtype") and hasattr(value, "__float__")
@@ -273,6 +289,10 @@ def at_key(ref: Ref, read: Callable[[Ref], Any]) -> Hashable:
     ref.table.check_key(key)
     found: Hashable = key
     return found
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _name(function: Callable[..., Any]) -> str:

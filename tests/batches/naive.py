@@ -72,6 +72,7 @@ class Naive:
             id: set().union(*(self.pieces[batch] for batch in batches), set())
             for id, batches in self.inputs.items()
         }
+        self.triggered = triggered
         self.triggers = triggered | {
             (producer, id)
             for id, used in self.uses.items()
@@ -173,13 +174,36 @@ class Naive:
 
     # -- compensation ------------------------------------------------------------------------
 
+    def others(self, transactions: set[str], given_up: set[str]) -> set[str]:
+        """The batches above transactions that are neither above what is given up nor from it alone.
+
+        From it alone is what nothing leads to any more once that is taken out.
+        """
+        edges = {
+            (piece, id) for id, of in self.pieces.items() if self._is_formed(id) for piece in of
+        }
+        edges |= {(batch, id) for id, given in self.inputs.items() for batch in given}
+        edges |= {(producer, batch) for batch, producer in self.producer.items()}
+        edges |= {(f, s) for f, s in self.triggered}
+        nodes = {*self.pieces, *self.program}
+        ways = _closed(edges, nodes)
+        left = _closed({(f, s) for f, s in edges if not {f, s} & given_up}, nodes)
+        roots = nodes - {s for _, s in edges} - given_up
+        not_alone = {s for f, s in left if f in roots} - given_up
+        above = {f for f, s in ways if s in given_up}
+        found = {
+            f for f, s in ways if s in transactions and f in self.pieces and f in not_alone - above
+        }
+        return {b for b in found if not any((other, b) in ways for other in found - {b})}
+
     def non_intrusive(self, batch: str) -> set[str]:
         """The union of all prefixes that are non-interfering, found by trying all subsets."""
         whole = sorted(id for id in self.composite(batch) if self.state[id] != "compensated")
         edges = {(f, s) for f, s in self.triggers | self.controls if {f, s} <= set(whole)}
-        given_up = self.sources_of(batch)
         others = {
-            id for other in self.sources - given_up for id in self.below(self.consumers(other))
+            id
+            for other in self.others(set(whole), {batch})
+            for id in self.below(self.consumers(other))
         }
         found: set[str] = set()
         for count in range(len(whole) + 1):
@@ -192,10 +216,11 @@ class Naive:
 
     def interference(self, transactions: set[str], given_up: set[str]) -> dict[str, set[str]]:
         found = {}
-        for source in self.sources - given_up:
-            shared = {id for id in transactions & self.composite(source) if self.counts(id)}
+        chosen = {id for id in transactions if self.counts(id)}
+        for other in self.others(chosen, given_up):
+            shared = chosen & self.below(self.consumers(other))
             if shared:
-                found[source] = shared
+                found[other] = shared
         return found
 
     def _is_formed(self, batch: str) -> bool:

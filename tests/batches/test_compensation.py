@@ -227,3 +227,25 @@ def test_compensation_bad_questions_are_refused() -> None:
         plan_compensation(lineage, "a1", "full", consecutive=True)
     with pytest.raises(LineageError, match="at least one round"):
         independent_scover(lineage, "a1", rounds=0)
+
+
+def test_compensation_of_a_derived_batch_says_what_batches_beside_it_would_lose() -> None:
+    lineage = figure_3()
+    plan = plan_compensation(lineage, "b12")
+    assert plan.order == ("T3,11", "T2,12")
+    assert [str(each) for each in plan.interference] == ["b11 would lose T3,11"]
+    assert plan.steps[0].also_for == ("b11",)
+    assert [(each.requirement, each.of) for each in plan.broken] == [(Requirement.COMPLETION, "a1")]
+    assert "No other batch is affected." not in plan.explain()
+
+
+def test_compensation_of_a_derived_batch_non_intrusively_leaves_what_others_need() -> None:
+    lineage = figure_3()
+    plan = plan_compensation(lineage, "b12", Mode.NON_INTRUSIVE)
+    assert plan.order == ("T2,12",)
+    assert [(each.transaction, each.because_of) for each in plan.kept] == [("T3,11", ("b11",))]
+    assert not plan.is_interfering
+    merged_with_another_source = plan_compensation(lineage, "b'13", Mode.NON_INTRUSIVE)
+    assert [(each.transaction, each.because_of) for each in merged_with_another_source.kept] == [
+        ("T3,12", ("a2",))
+    ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from activedb.batches import CompensationPlan, Mode, Piece, Step, plan_compensation
+from activedb.batches import CompensationPlan, Mode, Piece, Step, is_begun, plan_compensation
 from activedb.engine._triggered import SYSTEMIC
 from activedb.engine.workflows._commits import Commits, Record
 from activedb.engine.workflows._definition import Execution, WorkflowDefinition
@@ -101,11 +101,17 @@ class Compensating:
         allow_interference: bool,
     ) -> None:
         name, asked = self._definition.name, listed(plan.asked)
-        if not plan.transactions and not plan.to_withdraw and not plan.kept:
-            raise AlreadyCompensated(
-                f"workflow {name}: {asked} is compensated already, or has triggered nothing: there "
-                "is nothing to do"
-            )
+        if not plan.transactions and not plan.to_withdraw:
+            if not plan.kept:
+                raise AlreadyCompensated(
+                    f"workflow {name}: {asked} is compensated already, or has triggered nothing: "
+                    "there is nothing to do"
+                )
+            if self._commits.look(lambda state: is_begun(state.lineage, plan)):
+                raise AlreadyCompensated(
+                    f"workflow {name}: {asked} is compensated already as far as no other batch "
+                    f"needs it; {listed(each.transaction for each in plan.kept)} stand, for others"
+                )
         if given is not None and plan != given:
             raise PlanOutdated(
                 f"workflow {name}: something has happened since the compensation of {asked} was "

@@ -9,12 +9,9 @@ from typing import Any
 from activedb.events._choices import Context, Skip, SkipTo
 from activedb.events.detection._entry import Candidate, Entry, constituents, place_of
 from activedb.events.detection._predicates import Stage
+from activedb.events.detection._skips import Place, Span, add_span, covers
 
-__all__ = ["Chooser", "Span", "latest", "preference"]
-
-Place = tuple[int, str, int]
-Span = tuple[Place, Place, bool]
-"""From which place to which no later match begins, and whether the last place is among them."""
+__all__ = ["Chooser", "latest", "preference"]
 
 _FIRST: tuple[int, ...] = (-1,)
 _LAST: tuple[int, ...] = (1,)
@@ -55,8 +52,8 @@ class Chooser:
         self.uses_up = context in (Context.CHRONICLE, Context.CONTINUOUS, Context.CUMULATIVE)
         self.skips = skip.to is not SkipTo.NONE
         self.cumulates = context is Context.CUMULATIVE
-        # What suffices of the candidates: one per first constituent, or one at all.
-        self.one_per_first = context is Context.CONTINUOUS
+        # One candidate per first constituent suffices: the others are skipped, or use it again.
+        self.one_per_first = context is Context.CONTINUOUS or (self.skips and not self.uses_up)
         self._target = None
         if skip.part is not None:
             self._target = next(
@@ -79,7 +76,7 @@ class Chooser:
         """
         if self.is_plain:
             return list(candidates), [], []
-        left = self._left(candidates, used, list(spans))
+        left = self._left(candidates, used, spans)
         context = self.context
         made: list[Candidate] = []
         if context is Context.UNRESTRICTED:
@@ -105,20 +102,19 @@ class Chooser:
         return made, consumed, [span for candidate in made for span in self._span(candidate)]
 
     def _left(
-        self, candidates: Iterable[Candidate], used: Set[int], skipped: list[Span]
+        self, candidates: Iterable[Candidate], used: Set[int], skipped: Sequence[Span]
     ) -> Iterator[Candidate]:
         """Those of which nothing is used up, and which neither `skipped` nor one before skips."""
+        more: list[Span] = []
         for candidate in candidates:
             if used and any(entry[2] in used for entry in constituents(candidate)):
                 continue
-            if skipped:
+            if self.skips:
                 first = _first(candidate)[:3]
-                if any(
-                    low <= first and (first < high or (closed and first == high))
-                    for low, high, closed in skipped
-                ):
+                if covers(skipped, first) or covers(more, first):
                     continue
-            skipped += self._span(candidate)
+                for span in self._span(candidate):
+                    add_span(more, span)
             yield candidate
 
     def _span(self, candidate: Candidate) -> list[Span]:

@@ -20,12 +20,13 @@ from activedb.events.detection._layout import primitives_of
 from activedb.events.detection._node import Moment, Node
 from activedb.events.detection._predicates import Predicates, Stage, attribute, merged, parts_of
 from activedb.events.detection._primitive import takes
+from activedb.events.detection._skips import Span, add_span, remove_span
 
 if TYPE_CHECKING:
     from activedb.events.detection._node import Shared
     from activedb.events.detection._state import StateReader, StateWriter
 
-__all__ = ["Children", "CombinationNode", "Item"]
+__all__ = ["Children", "CombinationNode", "Item", "holds"]
 
 
 class Children:
@@ -189,7 +190,7 @@ class CombinationNode(Node):
 
     def _uncount_kept(self, group: Group, entry: Entry) -> None:
         # Before it is taken out; it may be gone: trimmed since.
-        if any(_holds(entries, entry) for entries in group.lists):
+        if any(holds(entries, entry) for entries in group.lists):
             self.groups.count -= 1
 
     def _drop_group(self, group: Group) -> None:
@@ -225,7 +226,7 @@ class CombinationNode(Node):
     def _keep_again(self, group: Group, held: list[tuple[int, Entry]]) -> None:
         # The group may be gone: what was put into it since was withdrawn, or trimmed.
         group = self.groups.by_key.setdefault(group.key, group)
-        if not any(_holds(entries, held[0][1]) for entries in group.lists):
+        if not any(holds(entries, held[0][1]) for entries in group.lists):
             self.groups.count += 1
         for number, entry in held:
             entries = group.list_at(number)
@@ -252,13 +253,12 @@ class CombinationNode(Node):
         found: list[Candidate] = []
         count = 0
         for group, candidates in completed:
-            made, used, spans = self.chooser.choose(candidates, group.used, group.spans)
+            bounded = self.shared.bound.taken(candidates, self.name)
+            made, used, spans = self.chooser.choose(bounded, group.used, group.spans)
             for entry in used:
                 self.use_up(group, entry, moment.journal)
-            if spans:
-                before = group.spans
-                group.spans = [*before, *spans]
-                moment.journal.append((setattr, (group, "spans", before)))
+            for span in spans:
+                self.skip(group, span, moment)
             found += made
             count += 1
         if count > 1:
@@ -279,10 +279,19 @@ class CombinationNode(Node):
             place = bisect_left(entries, entry[:3])
             if place < len(entries) and entries[place][2] == entry[2]:
                 held.append((number, entries.pop(place)))
+        self.let_go(group, held, journal)
+
+    def let_go(self, group: Group, held: list[tuple[int, Entry]], journal: Journal) -> None:
+        """Note that an entry was taken out of some lists of a group."""
         if held:
-            if not any(_holds(entries, entry) for entries in group.lists):
+            if not any(holds(entries, held[0][1]) for entries in group.lists):
                 self.groups.count -= 1
             journal.append((self._keep_again, (group, held)))
+
+    def skip(self, group: Group, span: Span, moment: Moment) -> None:
+        """Let no later match begin within a span of places."""
+        spans = group.own_spans()
+        moment.journal.append((remove_span, (spans, *add_span(spans, span))))
 
     def settle(self, group: Group, journal: Journal) -> None:
         """Forget which entries are used up, where they are gone, and a group without entries."""
@@ -334,7 +343,8 @@ class CombinationNode(Node):
         state.read_groups(data, self.groups)
 
 
-def _holds(entries: list[Entry], entry: Entry) -> bool:
+def holds(entries: list[Entry], entry: Entry) -> bool:
+    """Whether an entry is in a list, sorted by place."""
     place = bisect_left(entries, entry[:3])
     return place < len(entries) and entries[place][2] == entry[2]
 

@@ -107,6 +107,8 @@ class ConjunctionNode(CombinationNode):
         if own[2] in used:
             return
         count, needed = len(options), self.needed
+        if sum(map(bool, options)) < needed:
+            return
         chosen: list[Any] = []
 
         def choose(number: int, bound: int, taken: frozenset[int]) -> Iterator[Candidate]:

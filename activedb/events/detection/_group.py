@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from activedb.events.detection._entry import Entry
 
 if TYPE_CHECKING:
-    from activedb.events.detection._choice import Span
+    from activedb.events.detection._skips import Span
 
 __all__ = ["Group", "Groups"]
 
@@ -51,7 +51,7 @@ class Group:
     doubted : set of int
         The arrivals of what may be used up, as the order of events is not known.
     spans : list of Span
-        What matches skip.
+        What matches skip, disjoint and sorted.
     begun : set of int
         For time-outs: the arrivals of first constituents that are decided: there was a candidate,
         or they have timed out.
@@ -157,6 +157,12 @@ class Group:
             self.decided = {}
         return self.decided
 
+    def own_spans(self) -> list[Span]:
+        """What matches skip, to add to."""
+        if self.spans is _NO_SPANS:
+            self.spans = []
+        return self.spans
+
     def kept(self) -> dict[int, Entry]:
         """Its entries by arrival."""
         return {entry[2]: entry for entries in self.lists for entry in entries}
@@ -172,8 +178,7 @@ class Group:
         if self.decided:
             for us in [us for us in self.decided if us < before_us]:
                 del self.decided[us]
-        if self.spans:
-            self.spans = [span for span in self.spans if span[1][0] >= before_us]
+        self.forget_spans(before_us)
         if len(expired) == 1 and not self.used and not self.begun and not self.doubted:
             return len(expired[0])
         forgotten = {entry[2] for entries in expired for entry in entries}
@@ -192,9 +197,15 @@ class Group:
             if entries and (oldest is None or entries[0][0] < oldest):
                 oldest = entries[0][0]
         if self.spans or self.decided:
-            others = [*(span[1][0] for span in self.spans), *self.decided]
+            others = [*(span[1][0] for span in self.spans[:1]), *self.decided]
             return min(others) if oldest is None else min(oldest, *others)
         return oldest
+
+    def forget_spans(self, before_us: int) -> None:
+        """Forget the spans that end before a time."""
+        spans = self.spans
+        if spans and spans[0][1][0] < before_us:
+            del spans[: bisect_left(spans, before_us, key=_end_us)]
 
     def remove(self, o: object, us: int) -> bool:
         """Forget the last feeding of `o`, found by identity; tell whether there was one.
@@ -216,6 +227,10 @@ class Group:
                 if entries[place][0] > us:
                     break
         return True
+
+
+def _end_us(span: Span) -> int:
+    return span[1][0]
 
 
 class Groups:

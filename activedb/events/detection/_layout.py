@@ -46,6 +46,9 @@ class Layout:
     may_begin, may_end : list of bool
         By stage, whether a match can begin or end there, as all other parts on that side may be
         empty.
+    begins_alone : bool
+        Whether the first stage takes one constituent, with which every match begins: so what can
+        begin none is of no use there.
     is_exact : list of bool
         By stage, and for the end, whether its entries begin when they end, so that sorted by
         place they are sorted by their beginnings.
@@ -91,6 +94,7 @@ class Layout:
         self.begins_negated = any(
             self.negated[number] and self.may_begin[number] for number in range(count)
         )
+        self.begins_alone = not self.stages[0].kleene
         self.is_exact = [*(stage.is_primitive for stage in self.stages), True]
         self.next_is_local = [self._is_local(number) for number in range(count)]
         self.is_simple = (

@@ -49,7 +49,7 @@ class Hub:
         self._last: Occurrence | None = None
         self._passed: Occurrence | None = None  # the last of the others, if it came after that
         self._made: list[Occurrence] = []
-        self._kept = False
+        self._kept = self._is_truncated = False
         # Until when the member that has trimmed least has, and how many have; None: unknown.
         self._trimmed_us: int | None = None
         self._behind = 0
@@ -66,6 +66,7 @@ class Hub:
             if o is self._last:
                 member.seen += 1
                 member.has_kept(self._kept)
+                member.shared.bound.truncated += self._is_truncated
                 return self._made
             member.detach()
             return member.hub.feed(o, member)
@@ -75,12 +76,16 @@ class Hub:
             other.detach()  # it was not fed the last event, and must not see it
         node = self.node
         before, ended_us = node.partials, node.ended_us
+        truncated = node.shared.bound.truncated
         made = node.feed(o) if o.key in node.dispatch else []
+        is_truncated = node.shared.bound.truncated > truncated
         kept = node.partials > before
         if not (made or kept or node.ended_us != ended_us):
             self._passed = o  # who is not fed it misses nothing
             return made
         member.has_kept(kept)
+        self._is_truncated = is_truncated
+        member.shared.bound.truncated += is_truncated
         self._last, self._made, self._kept, self._passed = o, made, kept, None
         self._count += 1
         member.seen = self._count
@@ -88,7 +93,7 @@ class Hub:
 
     def without(self, member: SharedNode) -> Hub:
         """Let a member go, and return a hub of its own with what it has been fed."""
-        alone = Hub(self._make, Shared(member.shared.policy))
+        alone = Hub(self._make, member.shared.alone())
         arrival = next(self.node.shared.arrivals)
         self.node.shared.arrivals = count(arrival)
         alone.node.shared.arrivals = count(arrival)
@@ -160,7 +165,7 @@ class Network:
 
     def __init__(self, *, shares_whole: bool = False) -> None:
         self.shares_whole = shares_whole
-        self._by_sequence: dict[tuple[Sequence, int | None], Hub] = {}
+        self._by_sequence: dict[tuple[Sequence, int | None, int | None, bool], Hub] = {}
 
     @property
     def shared(self) -> int:
@@ -172,10 +177,11 @@ class Network:
 
         What a detector was not fed it must not see.
         """
-        key = (sequence, horizon_us)
+        bound = shared.bound
+        key = (sequence, horizon_us, bound.most, bound.truncates)
         hub = self._by_sequence.get(key)
         if hub is None or hub.node.partials or not hub.members:
-            hub = self._by_sequence[key] = Hub(make, Shared(shared.policy))
+            hub = self._by_sequence[key] = Hub(make, shared.alone())
         return hub
 
 

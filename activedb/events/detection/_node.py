@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from activedb.events._primitives import Primitive
+    from activedb.events.detection._bound import Bound
     from activedb.events.detection._state import StateReader, StateWriter
     from activedb.events.detection._uncertain import Policy
 
@@ -30,6 +31,8 @@ class Shared:
     ----------
     arrivals : iterator of int
         The arrival of the next occurrence.
+    bound : Bound
+        How many matches one event may complete, of each node.
     timers : Timers
     policy : Policy
         On uncertain order.
@@ -41,17 +44,35 @@ class Shared:
         interval may be fed after and possibly precede them.
     fresh : list of (Entry, Node) or None
         What nodes have begun to keep in this moment, if the detector is at its bound.
+    step, undoable_step : int
+        The number of the step that is being done; and of the first one that may still be undone.
     """
 
-    __slots__ = ("arrivals", "fresh", "is_inexact", "keeps_ends", "policy", "timers")
+    __slots__ = (
+        "arrivals",
+        "bound",
+        "fresh",
+        "is_inexact",
+        "keeps_ends",
+        "policy",
+        "step",
+        "timers",
+        "undoable_step",
+    )
 
-    def __init__(self, policy: Policy):
+    def __init__(self, policy: Policy, bound: Bound):
+        self.bound = bound
         self.arrivals: Iterator[int] = count()
         self.timers = Timers()
         self.policy = policy
         self.is_inexact = False
         self.keeps_ends = policy.wants_possible
         self.fresh: list[tuple[Entry, Node]] | None = None
+        self.step = self.undoable_step = 0
+
+    def alone(self) -> Shared:
+        """The same for a node that several detectors share: another one like it, and new."""
+        return Shared(self.policy, self.bound.copy())
 
 
 class Moment:

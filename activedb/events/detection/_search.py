@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from activedb.events.detection._entry import Candidate, Entry, leaves
+from activedb.events.detection._skips import covers
 from activedb.events.detection._viability import Viability
 
 __all__ = ["Search"]
@@ -228,6 +229,8 @@ class Search(Viability):
         if self.begin_us is not None and o.low_us != self.begin_us:
             return False
         if self.start_us is not None and o.low_us < self.start_us:
+            return False
+        if self.skipped and covers(self.skipped, entry[:3]):
             return False
         if self.at_end:
             return True  # what is negated before it is judged with the last constituent

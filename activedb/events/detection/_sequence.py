@@ -11,7 +11,7 @@ from activedb.events._choices import Context
 from activedb.events._sequence import Sequence
 from activedb.events.detection._backtracking import Backtracking
 from activedb.events.detection._choice import Chooser
-from activedb.events.detection._combination import Children, CombinationNode, Item
+from activedb.events.detection._combination import Children, CombinationNode, Item, holds
 from activedb.events.detection._entry import Candidate, Entry, constituents
 from activedb.events.detection._group import Group
 from activedb.events.detection._journal import assign
@@ -19,6 +19,7 @@ from activedb.events.detection._layout import Layout
 from activedb.events.detection._node import Moment
 from activedb.events.detection._predicates import attribute
 from activedb.events.detection._search import Search
+from activedb.events.detection._skips import Place, Span, covers
 from activedb.events.detection._straight import ways
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SequenceNode"]
 
+_RECENT_MAX = 32
+"""Of so many matches that skip, at most, a group knows where they begin."""
 _NO_MOMENT = Moment(None, None, [], {})
 """For the plain way, which asks no readings."""
 
@@ -73,6 +76,8 @@ class SequenceNode(CombinationNode):
         self.needs_used = layout.is_picky
         self.keeps_last = False
         self.times_out = False
+        # By group the latest matches that skip: in which step they were made, and their beginning.
+        self._skipping: dict[Group, list[tuple[int, Place]]] = {}
         # Of which stages' entries the end of the window is waited for.
         self.sets_timer = [layout.is_closed_by_time and begins for begins in layout.may_begin]
         self.is_memoryless = (
@@ -152,6 +157,7 @@ class SequenceNode(CombinationNode):
                 entry,
                 without=without,
                 one_per_first=one_per_first or self.chooser.one_per_first,
+                skipped=group.spans,
             )
             for entry, stages, _ in items
             for stage in stages
@@ -180,7 +186,8 @@ class SequenceNode(CombinationNode):
         policy.refuse_forgotten(new, self.ended_us)
         search = Backtracking(self.layout, group, moment, policy.relation)
         found = search.completed([(entry, stages) for entry, stages, _ in items])
-        decided = policy.decide(found, group, self, moment)
+        bounded = self.shared.bound.taken(found, self.name, is_sorted=False)
+        decided = policy.decide(bounded, group, self, moment)
         return list(_one_per_ends(decided)) if self.layout.is_picky else decided
 
     def _keep(self, group: Group, item: Item, moment: Moment) -> None:
@@ -188,7 +195,12 @@ class SequenceNode(CombinationNode):
         layout = self.layout
         lists = [group.place(place) for place in places]
         keeps_last = layout.keeps_last or self.keeps_last or self.shared.keeps_ends
-        lists += [group.stage(stage) for stage in stages if stage < self.last_stage or keeps_last]
+        begins = not (group.spans and self._forgets_skipped and covers(group.spans, entry[:3]))
+        lists += [
+            group.stage(stage)
+            for stage in stages
+            if (stage < self.last_stage or keeps_last) and (stage or begins)
+        ]
         if not keeps_last and self.last_stage in stages and entry[0] > self.ended_us:
             self.ended_us = entry[0]
         if layout.is_strict and moment.index < 0 and entry[3] is moment.o:
@@ -210,6 +222,78 @@ class SequenceNode(CombinationNode):
         if self.shared.is_inexact and not self.times_out:
             return self.shared.policy.relation.low_us(o)
         return o.low_us
+
+    # -- what is skipped -----------------------------------------------------------------------
+
+    @property
+    def _forgets_skipped(self) -> bool:
+        """Whether an event that begins no match is of no use to the first stage.
+
+        Where timestamps are intervals all is kept, as the order may turn out otherwise.
+        """
+        return self.layout.begins_alone and not self.shared.keeps_ends and not self.times_out
+
+    def skip(self, group: Group, span: Span, moment: Moment) -> None:
+        recent = self._skipping.setdefault(group, [])
+        recent.append((self.shared.step, span[0]))
+        if len(recent) > _RECENT_MAX:
+            recent[:] = [(self.shared.step, min(first for _, first in recent))]
+        if self._forgets_skipped:
+            low, high, closed = span
+            entries = group.taken[0]
+            begin = bisect_left(entries, low)
+            while begin < len(entries) and (
+                (place := entries[begin][:3]) < high or (closed and place == high)
+            ):
+                self.let_go(group, [(0, entries.pop(begin))], moment.journal)
+            if low == high:
+                return  # that was all, as no two events have one place
+        super().skip(group, span, moment)
+
+    def trim(self, before_us: int) -> None:
+        super().trim(before_us)
+        if self._skipping and self.horizon_us is None and not self.shared.keeps_ends:
+            for group, recent in list(self._skipping.items()):
+                # What began matches that may still be undone would begin others then.
+                still = [match for match in recent if match[0] >= self.shared.undoable_step]
+                if len(still) < len(recent):
+                    if still:
+                        self._skipping[group] = still
+                    else:
+                        del self._skipping[group]
+                    if self.groups.by_key.get(group.key) is group:
+                        firsts = [first for _, first in still]
+                        self._forget_before_first(group, min([(before_us, "", -1), *firsts]))
+
+    def _forget_before_first(self, group: Group, cut: Place) -> None:
+        """Forget what comes before all that can begin a match, and before a place.
+
+        REQUIRES: nothing before that is fed any more. Complexity: O(what it forgets).
+        """
+        for number, begins in enumerate(self.layout.may_begin):
+            if begins:
+                for entry in group.taken[number]:
+                    if entry >= cut:
+                        break
+                    if not covers(group.spans, entry[:3]):
+                        cut = entry[:3]
+                        break
+        forgotten: dict[int, Entry] = {}
+        for entries in (*group.taken, group.all):
+            end = bisect_left(entries, cut)
+            forgotten.update((entry[2], entry) for entry in entries[:end])
+            if end:
+                del entries[:end]
+        for entry in forgotten.values():
+            if not any(holds(entries, entry) for entries in group.forbidden):
+                self.groups.count -= 1
+        for known in (group.used, group.doubted, group.begun):
+            if known:
+                assert isinstance(known, set)
+                known.difference_update(forgotten)
+        group.forget_spans(cut[0])
+        if group.oldest_us() is None:
+            del self.groups.by_key[group.key]
 
     def stand_in_between(self, moment: Moment, items: list[Item]) -> None:
         """Add the event as an item, if no part takes it: it must not stand between neighbours."""
@@ -259,6 +343,7 @@ class SequenceNode(CombinationNode):
                 moment.us,
                 without=frozenset() if layout.is_picky else group.used,
                 one_per_first=self.chooser.one_per_first,
+                skipped=group.spans,
             ).candidates()
         # What is judged when a candidate is complete counts at the place of the last constituent:
         # so there is a search for each that can be it.
@@ -323,10 +408,14 @@ class SequenceNode(CombinationNode):
 
     def _ending(self, group: Group, last: Entry) -> Iterable[Candidate]:
         """The candidates that end with an entry, in the order of preference."""
-        layout = self.layout
-        if layout.is_straight:
-            return ways(layout, group, last)
-        return Search(layout, group, _NO_MOMENT, self.last_stage, last).candidates()
+        layout, bound = self.layout, self.shared.bound
+        if not layout.is_straight:
+            found = Search(layout, group, _NO_MOMENT, self.last_stage, last).candidates()
+            return bound.taken(found, self.name)
+        some = ways(layout, group, last, bound.most)
+        if bound.most is None or len(some) <= bound.most:
+            return some
+        return bound.taken(some, self.name)
 
     def _taking(self, o: Occurrence) -> tuple[list[int], list[int], bool]:
         """Which stages and places take `o`, and whether the last stage does."""

@@ -10,6 +10,7 @@ from activedb.events._codec import decode, decode_params, encode, encode_params
 from activedb.events._occurrence import Occurrence
 from activedb.events.detection._entry import Entry
 from activedb.events.detection._group import Group, Groups
+from activedb.events.detection._skips import add_span
 
 __all__ = ["StateReader", "StateWriter"]
 
@@ -141,10 +142,8 @@ class StateReader:
                 group.own_begun().update(item["begun"])
             if item["decided"]:
                 group.own_decided().update([(us, arrival) for us, arrival in item["decided"]])
-            if item["spans"]:
-                group.spans = [
-                    (tuple(low), tuple(high), closed) for low, high, closed in item["spans"]
-                ]
+            for low, high, closed in item["spans"]:
+                add_span(group.own_spans(), (tuple(low), tuple(high), closed))
             groups.by_key[key] = group
             groups.count += len(group.kept())
             oldest_us = group.oldest_us()

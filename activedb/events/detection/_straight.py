@@ -19,8 +19,13 @@ __all__ = ["ways"]
 _NEVER = -(2**200)
 
 
-def ways(layout: Layout, group: Group, last: Entry) -> list[tuple[Entry, ...]]:
-    """The candidates that end with an entry, in the order of preference.
+def ways(
+    layout: Layout, group: Group, last: Entry, most: int | None = None
+) -> list[tuple[Entry, ...]]:
+    """The candidates that end with an entry, in the order of preference; of many the first ones.
+
+    With `most`, no more than that and one: each beginning of a candidate leads to one, so no more
+    beginnings are needed.
 
     The same ones, in the same order, as of `Search.candidates`, if the layout `is_straight` and
     all that is kept is exact: then the only question is which entries may be neighbours.
@@ -58,14 +63,18 @@ def ways(layout: Layout, group: Group, last: Entry) -> list[tuple[Entry, ...]]:
     for number in range(final - 1, -1, -1):
         options, options_us, options_floors = viable[number], times[number], floors[number]
         longer: list[tuple[Entry, ...]] = []
+        if most is not None and len(candidates) > most:
+            del candidates[most + 1 :]
         for candidate in candidates:
+            if most is not None and len(longer) > most:
+                break
             us = candidate[-1][0]
             for place in range(bisect_right(options_us, us), len(options)):
                 if options_floors[place] > us:
                     break  # the floors rise
                 longer.append((*candidate, options[place]))
         candidates = longer
-    return candidates
+    return candidates if most is None else candidates[: most + 1]
 
 
 def _floors(layout: Layout, group: Group, number: int, entries: list[Entry]) -> list[int]:

@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING
 from activedb.events.detection._entry import Entry
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from activedb.events.detection._group import Group
     from activedb.events.detection._layout import Layout
     from activedb.events.detection._node import Moment
+    from activedb.events.detection._skips import Span
 
 __all__ = ["Viability"]
 
@@ -51,6 +54,8 @@ class Viability:
         Arrivals of what is no constituent.
     one_per_first : bool
         Whether the most preferred candidate for each first constituent suffices.
+    skipped : sequence of Span
+        Where no candidate begins.
     """
 
     def __init__(
@@ -65,6 +70,7 @@ class Viability:
         negated_end: bool = True,
         without: set[int] | frozenset[int] = frozenset(),
         one_per_first: bool = False,
+        skipped: Sequence[Span] = (),
     ):
         self.layout = layout
         self.group = group
@@ -78,6 +84,7 @@ class Viability:
             last = (end_us + 1, "", 0, _End(end_us), None)
         self.last: Entry = last
         self.without = without
+        self.skipped = skipped
         # With next and strict the most preferred one for the same ends; at the end of a window
         # the last constituents differ.
         self.one_per_ends = layout.is_picky and self.at_end
@@ -95,6 +102,8 @@ class Viability:
                 self.begin_us = end_us - window_us
                 if self.at_end:
                     self.start_us = self.begin_us
+        # When the earliest entry happened that every candidate may begin with, if that is known.
+        self._first_us: int | None = None
         # Viable entries by stage: some sequence of them leads on to the last one.
         self.viable: list[list[Entry]] = []
         self._lows: list[list[int]] = []
@@ -117,6 +126,10 @@ class Viability:
         """
         stages, stage, last = self.layout.stages, self.stage, self.last
         count = stage + 1
+        if stage and self.layout.begins_alone:
+            if not self.group.taken[0]:
+                return False
+            self._first_us = self.group.taken[0][0][0]
         self.viable = [[] for _ in range(count)]
         self._lows = [[] for _ in range(count)]
         self._floors = [[] for _ in range(count)]
@@ -146,6 +159,8 @@ class Viability:
         last_low_us, start_us, without = self.last[3].low_us, self.start_us, self.without
         entries = self.group.taken[number]
         low = 0 if start_us is None else bisect_left(entries, (start_us,))
+        if number and self._first_us is not None:
+            low = bisect_left(entries, (self._first_us,), low)  # before all that can be the first
         high = bisect_left(entries, (last_low_us,))
         repeats = stages[number].kleene and stages[number].maximum != 1
         followers: list[int] = []

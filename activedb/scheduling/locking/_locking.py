@@ -33,6 +33,10 @@ class Locking:
         """Take an s-transaction; in any order."""
         self._added.append(transaction)
 
+    def discard(self) -> None:
+        """Forget what was added and not run."""
+        self._added = []
+
     def _take_added(self) -> list[STransaction]:
         """What is to be run now; nothing of it is left, whatever becomes of the run."""
         added, self._added = self._added, []

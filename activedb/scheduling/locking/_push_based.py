@@ -53,6 +53,10 @@ class PushBased:
         """Take an s-transaction; they begin in this order."""
         self._added.append(transaction)
 
+    def discard(self) -> None:
+        """Forget what was added and not run."""
+        self._added = []
+
     def run(self, state: State) -> None:
         """Run what was added. Versions are placed in the order in which they are written."""
         added, self._added = self._added, []

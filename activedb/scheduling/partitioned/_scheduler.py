@@ -71,6 +71,11 @@ class Partitioned:
         """Take an s-transaction; in any order."""
         self._added.append(transaction)
 
+    def discard(self) -> None:
+        """Forget what was added and not run."""
+        self._added = []
+        self._inner.discard()
+
     def run(self, state: State) -> None:
         """Run what was added, here or in tasks; O(references), beside the work.
 

@@ -70,8 +70,9 @@ def _pinned(ref: Ref, done: dict[int, Ref]) -> Ref:
 def same_values(left: tuple[Any, ...], right: tuple[Any, ...]) -> bool:
     """Whether two rows of values read from a state are the same, without asking their ``==``.
 
-    Versions that are still there are the same objects; windows and ranges are compared by their
-    elements; numbers and texts by their values.
+    Versions that cannot be changed in place are the same objects while they are there; windows,
+    ranges, lists, dicts and sets are compared by their elements; numbers and texts by their values.
+    Two copies of anything else count as different.
     """
     return len(left) == len(right) and all(map(_same, left, right))
 
@@ -87,6 +88,8 @@ def _same(left: Any, right: Any) -> bool:
     if kind in (int, str, bytes):
         return bool(left == right)
     if kind is list or kind is tuple:
+        return same_values(tuple(left), tuple(right))
+    if kind is set:  # in the order in which they are, which is that of equal copies
         return same_values(tuple(left), tuple(right))
     if kind is dict:
         return same_values(tuple(left), tuple(right)) and same_values(

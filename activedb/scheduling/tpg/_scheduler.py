@@ -117,6 +117,11 @@ class TPG:
             self._added.add(transaction)
             self._planned_s += time.perf_counter() - began_s
 
+    def discard(self) -> None:
+        """Forget what was added and not run."""
+        self._added = None
+        self._planned_s = 0.0
+
     def run(self, state: State) -> None:
         """Run what was added: the transaction phase, the decision, the execution.
 

@@ -8,6 +8,7 @@ from typing import Any
 from activedb.scheduling._operations import Effect
 from activedb.scheduling._state import State
 from activedb.scheduling._tables import Range, Ref, at_key
+from activedb.scheduling._values import copied
 from activedb.scheduling.tpg._pinning import same_values
 from activedb.scheduling.tpg._vertex import BLK, Guess, Vertex
 
@@ -54,7 +55,7 @@ class Speculation:
             if type(ref.key) is not Range:
                 ref = Ref(ref.table, at_key(ref, recorded), ref.window_us)
             value = read(ref)
-            record.append((ref, value))
+            record.append((ref, copied(value)))
             return value
 
         return recorded

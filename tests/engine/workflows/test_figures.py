@@ -99,6 +99,23 @@ def test_figure_3_splits_and_merges_cover_is_both_batches(db: Database) -> None:
     assert of.written() == []
 
 
+def test_figure_3_derived_batch_is_not_compensated_at_the_cost_of_those_beside_it(
+    db: Database,
+) -> None:
+    of = fed(db, isolated(), split(3), merged(2), batches=2)
+    before = of.written()
+    with pytest.raises(Interferes, match="P1>P2#1 would lose P3#1"):
+        of.run.compensate("P1>P2#2")
+    assert of.written() == before
+
+    gentle = of.run.compensate("P1>P2#2", "non-intrusive")
+    assert gentle.order == ("P2#2",)
+    assert [(each.transaction, each.because_of) for each in gentle.kept] == [("P3#1", ("P1>P2#1",))]
+    assert {each.of for each in gentle.broken} == {"a#1", "P3#1"}
+    with pytest.raises(AlreadyCompensated, match="P3#1 stand, for others"):
+        of.run.compensate("P1>P2#2", "non-intrusive")
+
+
 def test_figure_4_overlap_has_no_cover_and_goes_on_without_what_was_dropped(db: Database) -> None:
     of = fed(db, overlapping(3), overlapping(2), isolated(), batches=5)
     cover = of.run.cover("a#3")

@@ -212,6 +212,17 @@ def test_random_workflow_fulfils_all_requirements(workflow: Workflow, data: st.D
         lineage = of.run.whole_lineage()
         history = [(Act.EXECUTE, each.id) for each in lineage.transactions()]
         assert audit_batches(lineage, history) == ()
+        nodes = [*(each.id for each in lineage.batches()), *(id for _, id in history)]
+        chosen, mode = data.draw(st.sampled_from(nodes)), data.draw(st.sampled_from(Mode))
+        with suppress(AlreadyCompensated):  # it has triggered nothing
+            plan = of.run.compensate(chosen, mode, allow_interference=True)
+            history += [(Act.COMPENSATE, id) for id in plan.order]
+            assert set(plan.order).isdisjoint(of.executed())
+            recalled = plan.asked if plan.cover is None else plan.given_up
+            broken = audit_batches(lineage, history)
+            assert {(v.requirement, v.of) for v in broken if v.of not in recalled} == {
+                (each.requirement, each.of) for each in plan.broken if each.of not in recalled
+            }
 
 
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -1,0 +1,115 @@
+"""How many matches one event may complete."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from activedb.errors import MatchesExceeded, PatternError
+from activedb.events import (
+    Detector,
+    Expression,
+    Network,
+    Occurrence,
+    all_of,
+    detect,
+    event,
+    many,
+    seq,
+)
+
+A, B, C, D = event("A"), event("B"), event("C"), event("D")
+EXPLODING: dict[str, Expression] = {
+    "kleene": seq(A, many(B), C).within(1_000),
+    "kleene with a predicate": seq(A, many(B), C)
+    .within(1_000)
+    .where(lambda parts: len(parts["B"]) > 0),
+    "straight": seq(A, *(event("B", alias=f"b{n}") for n in range(8)), C),
+    "conjunction": all_of(*(event("B", alias=f"b{n}") for n in range(7)), C),
+    "recent": seq(A, many(B), C).within(1_000).context("recent"),
+    "cumulative": seq(A, many(B), C).within(1_000).context("cumulative"),
+    "part": seq(seq(A, many(B), C).within(1_000), D),
+}
+
+
+def events(count: int) -> list[Occurrence]:
+    names = ["A", *"B" * count, "C", "D"]
+    return [Occurrence(name, us, {"at": us}) for us, name in enumerate(names)]
+
+
+@pytest.mark.parametrize("name", EXPLODING)
+def test_more_matches_than_may_be_are_refused_without_looking_for_all(name: str) -> None:
+    detector = Detector(EXPLODING[name], matches_max=50)
+    *before, last, _ = events(60)  # of 2 to the power of 60 matches none would ever be found
+    for o in before:
+        detector.feed(o)
+    kept = detector.state()
+    with pytest.raises(MatchesExceeded, match="more than 50 matches"):
+        detector.feed(last)
+    again = detector.state()
+    assert {**again, "arrival": 0} == {**kept, "arrival": 0}
+
+
+@pytest.mark.parametrize("name", ["kleene", "straight", "kleene with a predicate"])
+@pytest.mark.parametrize("most", [1, 7, 1_000])
+def test_matches_truncated_are_the_most_preferred_ones(name: str, most: int) -> None:
+    few = events(9)
+    whole = shown(detect(EXPLODING[name], few, matches_max=None))
+    detector = Detector(EXPLODING[name], matches_max=most, on_many="truncate")
+    made = shown([match for o in few for match in detector.feed(o)])
+    assert made == whole[:most]
+    assert detector.truncated == (len(whole) > most)
+
+
+def test_matches_max_counts_for_each_event() -> None:
+    detector = Detector(seq(A, B), matches_max=3)
+    for us in range(3):
+        detector.feed(Occurrence("A", us))
+    for us in range(3, 9):
+        assert len(detector.feed(Occurrence("B", us))) == 3
+    detector.feed(Occurrence("A", 10))
+    with pytest.raises(MatchesExceeded):
+        detector.feed(Occurrence("B", 11))
+
+
+def test_matches_at_the_end_of_a_window_are_truncated_as_there_is_no_event_to_refuse() -> None:
+    detector = Detector(seq(A, many(B), ~D).within(100), matches_max=10)
+    for o in events(30)[:-2]:
+        detector.feed(o)
+    assert len(detector.advance(200_000_000)) == 10
+    assert detector.truncated == 1
+
+
+def test_shared_sequences_are_bounded_for_each_detector() -> None:
+    network = Network(shares_whole=True)
+    expression = seq(A, event("B", alias="one"), event("B", alias="two"), C)
+    low = Detector(expression, network=network, matches_max=5, on_many="truncate")
+    same = Detector(expression, network=network, matches_max=5, on_many="truncate")
+    high = Detector(expression, network=network, matches_max=100)
+    made: list[Any] = [
+        [len(detector.feed(o)) for detector in (low, same, high)] for o in events(6)[:-1]
+    ]
+    assert made[-1] == [5, 5, 15]
+    assert (low.truncated, same.truncated, high.truncated) == (1, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"matches_max": 0}, "whole number from 1"),
+        ({"matches_max": True}, "whole number from 1"),
+        ({"matches_max": "many"}, "whole number from 1"),
+        ({"on_many": "explode"}, "'refuse' or 'truncate'"),
+    ],
+)
+def test_matches_max_that_has_no_meaning_is_refused(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(PatternError, match=says):
+        Detector(seq(A, B), **options)
+
+
+def shown(found: list[Occurrence]) -> list[list[Any]]:
+    return [
+        [o.us for part in m.parts.values() for o in (part if isinstance(part, tuple) else (part,))]
+        for m in found
+    ]
