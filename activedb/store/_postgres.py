@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg
-from sqlalchemy import URL, Connection, Engine, MetaData, create_engine, func, select, text
+from sqlalchemy import URL, Connection, Engine, MetaData, func, select, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.schema import CreateSchema, DropSchema
@@ -16,6 +16,11 @@ from sqlalchemy.schema import CreateSchema, DropSchema
 from activedb.config import Settings, mask_url
 from activedb.errors import ConfigurationError, InvalidURL, ServerUnreachable
 from activedb.store import _migrations, _outcome
+from activedb.store._connections import (
+    await_server,
+    backend_of,
+    engine_for,
+)
 from activedb.store._faults import translated
 from activedb.store._guards import GUARD_ABSENT, GUARD_TABLE, GUARD_TO_INSERT, guard_number
 from activedb.store._hints import Hints
@@ -76,33 +81,27 @@ class PostgresStore(Store):
     ):
         # Locked reads want the newest rows, whatever a role's default is, and the connection that
         # says which tables this process uses is idle for ever.
-        options = "-c default_transaction_isolation=read\\ committed -c idle_session_timeout=0"
-        options += f" -c lock_timeout={settings.lock_timeout_ms} -c timezone=UTC"
+        session = {
+            "default_transaction_isolation": "read committed",
+            "idle_session_timeout": "0",
+            "lock_timeout": str(settings.lock_timeout_ms),
+            "timezone": "UTC",
+        }
         if settings.db_schema is not None:
-            options += f" -c search_path={settings.db_schema}"
-        options = f"{url.query.get('options', '')} {options}".strip()
-        common = {"application_name": "activedb", "connect_timeout": 10, **url.query}
-        flat_args = {**common, "options": options, "prepare_threshold": PREPARE_THRESHOLD}
+            session["search_path"] = settings.db_schema
         # Tables grow by the hour; a generic plan made while one was empty would scan it whole.
-        other_args = {**common, "options": f"{options} -c plan_cache_mode=force_custom_plan"}
-        address = url.set(drivername="postgresql+psycopg").difference_update_query(["options"])
+        other = {**session, "plan_cache_mode": "force_custom_plan"}
 
         def engine_of(
-            connections: int, more: int, connect_args: Any = other_args, **options: Any
+            connections: int, more: int, asked: Mapping[str, str] = other, **options: Any
         ) -> Engine:
-            engine = create_engine(
-                address,
-                connect_args=connect_args,
-                pool_size=connections,
-                max_overflow=more,
-                hide_parameters=True,  # rows are no matter for logs and tracebacks
-                **options,
-            )
+            engine = engine_for(url, asked, pool_size=connections, max_overflow=more, **options)
             _outcome.ping_if_idle(engine)
             return engine
 
         kept = settings.threads + 2
-        engine = engine_of(kept, settings.threads + 8, flat_args)
+        flat = {"prepare_threshold": PREPARE_THRESHOLD}
+        engine = engine_of(kept, settings.threads + 8, session, connect_args=flat, needs_sessions=True)
         self._flat = KeptConnections(engine, kept)
         self._users = engine_of(kept, settings.threads + 8)
         # Short transactions have connections of their own: a hierarchy may need one while it
@@ -114,11 +113,14 @@ class PostgresStore(Store):
         self._beneath = beneath
         self._patience_s = settings.lock_timeout_ms / 1_000
         try:
-            with engine.begin() as connection:
+            with _first_connection(engine, url, settings.wait_s) as connection:
                 version = connection.scalar(text("SHOW server_version_num"))
                 if settings.db_schema is not None:
                     _make_schema(connection, settings.db_schema, fresh=fresh)
                 self.schema = connection.scalar(select(func.current_schema())) or "public"
+        except ConfigurationError:
+            engine.dispose()
+            raise
         except DBAPIError as error:
             engine.dispose()
             reason = " ".join(str(error.orig).split())
@@ -242,7 +244,8 @@ class PostgresStore(Store):
             return backends(connection)
 
     def backend_of(self, connection: Connection) -> int | None:
-        return int(connection.connection.driver_connection.info.backend_pid)  # type: ignore[union-attr]
+        driver: Any = connection.connection.driver_connection
+        return backend_of(driver)
 
     def release(self, connection: Connection, latch: Latch) -> None:
         self._flat.give_back(connection)
@@ -277,6 +280,18 @@ class PostgresStore(Store):
         name = connection.dialect.identifier_preparer.format_table(spec.table)
         sequence = func.pg_get_serial_sequence(name.replace("%%", "%"), spec.generated)
         return int(connection.execute(select(func.nextval(sequence))).scalar_one())
+
+
+@contextmanager
+def _first_connection(engine: Engine, address: URL, wait_s: float | None) -> Iterator[Connection]:
+    """A transaction on the first connection, waited for while the server is starting."""
+    try:
+        connection = engine.connect()
+    except OperationalError:
+        await_server(address, wait_s)
+        connection = engine.connect()
+    with connection, connection.begin():
+        yield connection
 
 
 def _make_schema(connection: Connection, schema: str, *, fresh: bool) -> None:
