@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import subprocess
+from functools import partial
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -30,7 +31,9 @@ def pgbouncer(server_url: str, **settings: str) -> Iterator[str]:
 
     Skips the test where none is installed.
     """
-    program = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin:/usr/local/sbin")
+    program = shutil.which("pgbouncer") or shutil.which(
+        "pgbouncer", path="/usr/sbin:/usr/local/sbin"
+    )
     if program is None:
         pytest.skip("no pgbouncer is installed (apt-get install pgbouncer)")
     server = make_url(server_url)
@@ -71,7 +74,7 @@ def pgbouncer(server_url: str, **settings: str) -> Iterator[str]:
                 extra_groups=[] if account.switch else None,
             )
             try:
-                wait_until(lambda: process.poll() is not None or _answers(url), _START_S_MAX)
+                wait_until(partial(_has_ended_or_answers, process, url), _START_S_MAX)
                 if process.poll() is None:
                     yield url.render_as_string(hide_password=False)
                     return
@@ -81,9 +84,15 @@ def pgbouncer(server_url: str, **settings: str) -> Iterator[str]:
         raise AssertionError((folder / "log").read_text())
 
 
+def _has_ended_or_answers(process: subprocess.Popen[bytes], url: URL) -> bool:
+    return process.poll() is not None or _answers(url)
+
+
 def _answers(url: URL) -> bool:
     try:
-        psycopg.connect(url.set(drivername="postgresql").render_as_string(hide_password=False)).close()
+        psycopg.connect(
+            url.set(drivername="postgresql").render_as_string(hide_password=False)
+        ).close()
     except psycopg.OperationalError:
         return False
     return True

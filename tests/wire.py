@@ -1,4 +1,4 @@
-"""A stretch of TCP between clients and a Postgres server that knows messages: to cut, or to swallow."""
+"""TCP between clients and a Postgres server, message by message: to be cut, or to swallow all."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Literal
 
 from sqlalchemy import make_url
 
-from tests.databases import PATIENCE_S, in_thread
+from tests.databases import in_thread
+from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,26 +37,27 @@ class Wire:
     cut_at : int or None
         Which of them, from 0, is the last on its connection.
     when : {"before", "after"}
-        Whether that one is cut off before the server gets it, or before the client hears the answer.
+        Whether that one is cut off before the server gets it, or before its answer is heard.
     cuts : int
         How many connections have been cut.
     swallows : bool
         Whether nothing is handed on any more, either way, while all stay connected.
     """
 
-    def __init__(self, server_url: str):
+    def __init__(self, server_url: str, *, port: int = 0):
         self.server_url = server_url
         url = make_url(server_url)
         assert url.host is not None
         assert url.port is not None
         self._server = (url.host, url.port)
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", port))
         port = self._listener.getsockname()[1]
         self.url = url.set(host="127.0.0.1", port=port).render_as_string(hide_password=False)
         self.sent: list[str] = []
         self.cut_at: int | None = None
         self.when: When = "before"
         self.cuts = 0
+        self._is_commit_cut = False
         self._latch = threading.Lock()
         self._flows = threading.Event()
         self._flows.set()
@@ -75,6 +77,12 @@ class Wire:
         with self._latch:
             self.sent.clear()
             self.cut_at, self.when, self.cuts = cut_at, when, 0
+
+    def cut_commit(self, when: When) -> None:
+        """Cut the connection on which the next COMMIT comes, there; only once."""
+        with self._latch:
+            self.when, self.cuts = when, 0
+            self._is_commit_cut = True
 
     def close(self) -> None:
         self._is_closed = True
@@ -125,7 +133,7 @@ class Wire:
                 message, waiting = waiting[:size], waiting[size:]
                 if not is_started:
                     is_started = _LENGTH.unpack(message[4:8])[0] not in _NEGOTIATIONS
-                is_last = self._is_last(message)
+                is_last = self._is_last(link, message)
                 if is_last and self.when == "before":
                     link.server.sendall(passed)
                     return
@@ -151,12 +159,17 @@ class Wire:
                     link.answered.set()
         link.answered.set()
 
-    def _is_last(self, message: bytes) -> bool:
+    def _is_last(self, link: _Link, message: bytes) -> bool:
         """Count a message; whether it is the one to cut at."""
         with self._latch:
             number = len(self.sent)
             self.sent.append(message[:60].decode("latin-1"))
-            if number != self.cut_at or (self.when == "after" and message[:1] not in _ANSWERED):
+            is_it = number == self.cut_at
+            if link.is_commit(message) and self._is_commit_cut:
+                link.is_committing = True
+            if link.is_committing and (self.when == "before" or message[:1] in _ANSWERED):
+                self._is_commit_cut, is_it = False, True
+            if not is_it or (self.when == "after" and message[:1] not in _ANSWERED):
                 return False
             self.cuts += 1
             return True
@@ -170,6 +183,17 @@ class _Link:
         self.server = server
         self.is_deaf = threading.Event()
         self.answered = threading.Event()
+        self.is_committing = False
+        self._commits: set[bytes] = set()
+
+    def is_commit(self, message: bytes) -> bool:
+        """Whether a message is a COMMIT, or executes one that was prepared."""
+        kind, words = message[:1], message[5:].split(b"\0")
+        if kind == b"P" and words[1] == b"COMMIT":
+            self._commits.add(words[0])
+        return (kind == b"Q" and words[0] == b"COMMIT") or (
+            kind == b"B" and words[1] in self._commits
+        )
 
 
 def _size(waiting: bytes, is_started: bool) -> int:

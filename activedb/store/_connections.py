@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -22,17 +24,15 @@ from typing import Any, Self, TypeVar
 
 import psycopg
 from psycopg.abc import PQGen
-from psycopg.conninfo import make_conninfo
-from psycopg.pq import PGconn, Ping
 from sqlalchemy import URL, Engine, Pool, QueuePool, create_engine, event
-from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 
 from activedb.config import mask_url
 from activedb.errors import ConfigurationError, InvalidURL, UnsuitablePooler
 from activedb.store._patience import bounded_s, limited, until_s
 from activedb.store._quoting import literal
+from activedb.store._readiness import Readiness, readiness
 
-__all__ = ["ServerConnection", "await_server", "backend_of", "engine_for", "is_pooled"]
+__all__ = ["ServerConnection", "await_server", "backend_of", "cut", "engine_for", "is_pooled"]
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
@@ -56,9 +56,10 @@ _OPTION = re.compile(r"(?:-c\s*|--)([A-Za-z_][\w.-]*)=((?:\\.|[^\\\s])*)(?:\s+|$
 _WRONG_SETTINGS = {"42704", "22023", "55P02"}  # unknown, a wrong value, only at the start
 _RIGHT_MISSING = "42501"
 _LOOKS = 4
-_MAY_COME = {Ping.REJECT: 10.0, Ping.NO_RESPONSE: 0.0}
+_MAY_COME = {Readiness.STARTING: 10.0, Readiness.SILENT: 0.0}
 """What a server says that is not there yet, and how long it is waited for by default."""
 _PAUSE_S = 0.1
+_PORT = 5432
 _TOLD_EVERY_S = 2.0
 
 
@@ -168,6 +169,24 @@ def is_pooled(driver: psycopg.Connection[Any]) -> bool:
     return driver.info.backend_pid != backend_of(driver)
 
 
+def cut(driver: psycopg.Connection[Any]) -> None:
+    """End a connection from another thread, without waiting; who waits on it finds it lost.
+
+    REQUIRES: a call on it is under way and cannot end meanwhile.
+
+    That call may close the connection, and the number of its socket may be another's then. So a
+    copy is shut down, which is ours: of the right socket, if the connection had it before and
+    after, because one that was closed never has a socket again.
+    """
+    try:
+        number = driver.pgconn.socket
+        with socket.socket(fileno=os.dup(number)) as copy:
+            if driver.pgconn.socket == number:
+                copy.shutdown(socket.SHUT_RDWR)
+    except (OSError, psycopg.Error):
+        pass  # it is closed already
+
+
 def await_server(address: URL, wait_s: float | None) -> None:
     """Wait for a server that is starting or recovering; how it ends a connection will tell.
 
@@ -177,27 +196,26 @@ def await_server(address: URL, wait_s: float | None) -> None:
         How long. None: ten seconds for a server that says that it is starting, and not at all if
         nothing answers.
     """
-    plain, _, parameters = _taken_apart(address)
-    _, named = PGDialect_psycopg().create_connect_args(plain)  # type: ignore[no-untyped-call]
-    where = make_conninfo("", **{**named, **parameters}).encode()
+    plain = _taken_apart(address)[0]
+    places = list(_places(plain))
     began_s = told_s = time.monotonic()
     while True:
-        found = PGconn.ping(where)
-        if found not in _MAY_COME:
-            return  # it answers, or cannot be asked
+        found = readiness(places) if places else Readiness.READY
+        if found is Readiness.READY:
+            return
         longest_s = _MAY_COME[found] if wait_s is None else wait_s
         now_s = time.monotonic()
-        if now_s - began_s >= longest_s:
-            return
         if now_s - told_s >= _TOLD_EVERY_S:
             told_s = now_s
             _LOG.warning(
                 "the server at %s %s; waiting for it, %.0f of %g s",
                 mask_url(plain.render_as_string(hide_password=False)),
-                "is starting" if found is Ping.REJECT else "does not answer",
+                "is starting" if found is Readiness.STARTING else "does not answer",
                 now_s - began_s,
                 longest_s,
             )
+        if now_s - began_s >= longest_s:
+            return
         threading.Event().wait(min(_PAUSE_S, longest_s))
 
 
@@ -239,7 +257,7 @@ def _bounded(gen: PQGen[T], driver: psycopg.Connection[Any], at_s: float) -> PQG
 
 @contextmanager
 def _by_itself(driver: psycopg.Connection[Any]) -> Iterator[None]:
-    """Let each statement of the block be a transaction of its own; not to be used after an error."""
+    """Let each statement of the block be a transaction; not to be used after an error."""
     before, driver.autocommit = driver.autocommit, True
     yield
     driver.autocommit = before
@@ -344,6 +362,23 @@ def _taken_apart(address: URL) -> tuple[URL, dict[str, str], dict[str, str]]:
         parameters["options"] = rest
     plain = address.set(drivername="postgresql+psycopg").difference_update_query(["options"])
     return plain, asked, parameters
+
+
+def _places(address: URL) -> Iterator[tuple[str, int]]:
+    """Hosts and ports of a URL; none if libpq's own defaults say which."""
+    ports = _listed(address.query.get("port")) or [str(address.port or _PORT)]
+    hosts = _listed(address.query.get("host")) or ([address.host] if address.host else [])
+    for number, host in enumerate(hosts):
+        # A host may have its port with it, as SQLAlchemy writes several.
+        name, _, port = host.rpartition(":") if host[:1] != "/" else (host, "", "")
+        is_both = bool(name) and port.isdecimal()
+        given = ports[number] if len(ports) == len(hosts) else ports[0]
+        yield (name if is_both or host[:1] == "/" else host), int(port if is_both else given)
+
+
+def _listed(value: str | tuple[str, ...] | None) -> list[str]:
+    values = (value,) if isinstance(value, str) else value or ()
+    return [part for each in values for part in each.split(",") if part]
 
 
 def _options(text: str) -> tuple[dict[str, str], str]:

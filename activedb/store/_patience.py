@@ -6,7 +6,6 @@ for a connection, for a latch that somebody keeps while the server is asked.
 
 from __future__ import annotations
 
-import _thread
 import math
 import threading
 import time
@@ -62,13 +61,37 @@ def at_least(seconds: float) -> Iterator[None]:
         _until.reset(token)
 
 
-class PatientLatch(_thread.RLock):
+class PatientLatch:
     """A re-entrant latch that is kept while the server works: to enter it is a wait for that."""
 
-    def __enter__(self) -> bool:
-        if not self.acquire(blocking=False):
-            self.acquire_in_time()
+    __slots__ = ("_lock", "release")
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self.release = self._lock.release
+
+    def acquire(self, blocking: bool = True) -> bool:
+        """Take the latch; False if it is not free and `blocking` is False.
+
+        Raises
+        ------
+        StatementCancelled
+            If the time limit of this thread's work is over before.
+        """
+        if self._lock.acquire(blocking=False):
+            return True
+        if not blocking:
+            return False
+        left_s = bounded_s(threading.TIMEOUT_MAX)
+        if not self._lock.acquire(timeout=left_s):
+            raise StatementCancelled(
+                "the time limit was over while another thread of the transaction waited for the "
+                "server"
+            )
         return True
+
+    def __enter__(self) -> bool:
+        return self._lock.acquire(blocking=False) or self.acquire()
 
     def __exit__(
         self,
@@ -76,19 +99,4 @@ class PatientLatch(_thread.RLock):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.release()
-
-    def acquire_in_time(self) -> None:
-        """Take the latch.
-
-        Raises
-        ------
-        StatementCancelled
-            If the time limit of this thread's work is over before.
-        """
-        left_s = bounded_s(math.inf)
-        if not self.acquire(timeout=min(left_s, threading.TIMEOUT_MAX)):
-            raise StatementCancelled(
-                "the time limit was over while another thread of the transaction waited for the "
-                "server"
-            )
+        self._lock.release()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -16,18 +15,21 @@ from sqlalchemy.schema import CreateSchema, DropSchema
 from activedb.config import Settings, mask_url
 from activedb.errors import ConfigurationError, InvalidURL, ServerUnreachable
 from activedb.store import _migrations, _outcome
+from activedb.store._allowed import NOTIFY, OUTCOMES, check_essential, missing_functions
 from activedb.store._connections import (
     await_server,
     backend_of,
+    cut,
     engine_for,
 )
 from activedb.store._faults import translated
 from activedb.store._guards import GUARD_ABSENT, GUARD_TABLE, GUARD_TO_INSERT, guard_number
-from activedb.store._hints import Hints
+from activedb.store._hints import Hints, give_hint
 from activedb.store._kept import KeptConnections
 from activedb.store._latch import Latch
 from activedb.store._lease import Lease
 from activedb.store._ownership import Ownership
+from activedb.store._patience import PatientLatch, at_least
 from activedb.store._prepared import PREPARE_THRESHOLD
 from activedb.store._server_waits import Backend, backends
 from activedb.store._slot import Slot
@@ -39,6 +41,8 @@ from activedb.store.embedded import EmbeddedServer
 __all__ = ["PostgresStore"]
 
 _SERVER_VERSION_MIN = 150_000
+_CANCEL_S_MAX = 1.0
+_OUTCOME_S_MIN = 1.0  # to ask what became of a commit, though the time limit is over
 _IDENTITY = text("SELECT pg_postmaster_start_time(), current_database(), current_schema()")
 
 
@@ -101,7 +105,9 @@ class PostgresStore(Store):
 
         kept = settings.threads + 2
         flat = {"prepare_threshold": PREPARE_THRESHOLD}
-        engine = engine_of(kept, settings.threads + 8, session, connect_args=flat, needs_sessions=True)
+        engine = engine_of(
+            kept, settings.threads + 8, session, connect_args=flat, needs_sessions=True
+        )
         self._flat = KeptConnections(engine, kept)
         self._users = engine_of(kept, settings.threads + 8)
         # Short transactions have connections of their own: a hierarchy may need one while it
@@ -114,6 +120,9 @@ class PostgresStore(Store):
         self._patience_s = settings.lock_timeout_ms / 1_000
         try:
             with _first_connection(engine, url, settings.wait_s) as connection:
+                self._missing = missing_functions(connection)
+                self.tells_outcomes = OUTCOMES.isdisjoint(self._missing)
+                check_essential(self._missing)
                 version = connection.scalar(text("SHOW server_version_num"))
                 if settings.db_schema is not None:
                     _make_schema(connection, settings.db_schema, fresh=fresh)
@@ -172,11 +181,15 @@ class PostgresStore(Store):
     def hints(self) -> Hints:
         return Hints(self._idle, self.schema)
 
+    def give_hint(self, connection: Connection) -> None:
+        if NOTIFY.isdisjoint(self._missing):
+            give_hint(connection, self.schema)
+
     def slot(self, name: str) -> Slot:
         return Slot(self._idle, self.short, self.schema, name, self._patience_s)
 
     def latch(self) -> Latch:
-        return threading.RLock()
+        return PatientLatch()
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
@@ -196,7 +209,7 @@ class PostgresStore(Store):
                 )
 
     def latch_of(self, connection: Connection) -> Latch:
-        return threading.RLock()
+        return PatientLatch()
 
     def acquire(self) -> Connection:
         connection = self._flat.take()
@@ -230,14 +243,21 @@ class PostgresStore(Store):
                 self._readers.give_back(connection)
 
     def number_of(self, connection: Connection, *, is_ours: bool = True) -> str:
-        return _outcome.number_of(connection, is_ours=is_ours)
+        return _outcome.number_of(connection, is_ours=is_ours, missing=self._missing)
+
+    def named(self, connection: Connection, number: str) -> str:
+        return _outcome.named(connection, number, missing=self._missing)
 
     def outcome(self, number: str) -> bool | None:
-        return _outcome.outcome(self._short, number, self._patience_s)
+        with at_least(_OUTCOME_S_MIN):
+            return _outcome.outcome(self._short, number, self._patience_s)
 
     def interrupt(self, driver_connection: Any) -> None:
         with suppress(psycopg.Error):  # a connection that is lost has nothing left to interrupt
-            driver_connection.cancel_safe(timeout=self._patience_s)
+            driver_connection.cancel_safe(timeout=_CANCEL_S_MAX)
+
+    def cut(self, driver_connection: Any) -> None:
+        cut(driver_connection)
 
     def backends(self) -> list[Backend]:
         with translated("look who waits at the server"), self.short() as connection:

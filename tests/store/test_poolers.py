@@ -11,8 +11,9 @@ from sqlalchemy import Column, Integer, Table, make_url, text
 import activedb as adb
 from activedb.errors import InvalidURL, LockTimeout, UnsuitablePooler
 from activedb.store import scratch_schema
-from tests.databases import PATIENCE_S, in_thread, until, waits_at_the_server
+from tests.databases import in_thread, until, waits_at_the_server
 from tests.histories.processes import Server
+from tests.patience import PATIENCE_S
 from tests.poolers import pgbouncer
 from tests.servers import fresh_database
 
@@ -189,7 +190,12 @@ def test_sessions_through_a_pooler_do_not_outlive_their_users(pooled_url: str) -
     """The rows of one are there for the next, with the same settings."""
     for expected in (1, 2, 3):
         with adb.connect(pooled_url, db_schema="mine") as db:
-            table = rows_of(db)
-            db.run(lambda t: t.update(table, 1, n=t.get(table, 1)["n"] + 1))  # type: ignore[index]
-            assert db.run(lambda t: t.get(table, 1)["n"]) == expected  # type: ignore[index]
+            assert db.run(counted_up, rows_of(db)) == expected
             assert not waits_at_the_server(db)
+
+
+def counted_up(t: Transaction, table: Table) -> int:
+    row = t.get(table, 1, for_update=True)
+    assert row is not None
+    t.update(table, 1, n=row["n"] + 1)
+    return int(row["n"]) + 1
