@@ -55,6 +55,10 @@ class Settings(BaseSettings):
         Secret: ``repr`` and ``str`` of the settings hide its password.
     db_schema : str or None
         Postgres schema to keep everything in, created when missing; None for the search path's.
+    wait_s : float or None
+        How long to wait, when a database is opened, for a server that is starting or recovering or
+        does not answer yet; 0: not at all. None: ten seconds for a server that says that it is
+        starting, and not at all if none answers.
     folder : Path
         Folder of the embedded server, relative to the working folder (in a table: to its file).
     threads : int
@@ -145,6 +149,7 @@ class Settings(BaseSettings):
 
     url: str | None = None
     db_schema: str | None = Field(default=None, pattern=r"^[a-z_][a-z0-9_]{0,62}$")
+    wait_s: float | None = Field(default=None, ge=0, le=86_400)
     folder: Path = Path(".activedb")
     threads: int = Field(default=4, ge=1, le=256)
     lock_timeout_ms: int = Field(default=10_000, ge=1)

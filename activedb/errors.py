@@ -7,6 +7,7 @@ attached as ``__cause__``::
     ├── ConfigurationError            a setting, file or tool is missing or wrong
     │   ├── InvalidURL                the database URL cannot be understood
     │   ├── ServerUnreachable         no server answers at the URL
+    │   ├── UnsuitablePooler          a pooler in between does not keep sessions
     │   ├── JavaNotFound              Spark needs a JDK 17 or newer
     │   ├── UntrustedFile             a file of rules or settings that anybody may write
     │   └── CheckpointMismatch        checkpoint and ledger do not belong together
@@ -135,6 +136,7 @@ __all__ = [
     "UncertainOrder",
     "UniqueViolation",
     "UnknownName",
+    "UnsuitablePooler",
     "UnsupportedStatement",
     "UntrustedFile",
     "UsedTwice",
@@ -174,6 +176,14 @@ class InvalidURL(ConfigurationError):
 
 class ServerUnreachable(ConfigurationError):
     """No database server answers at the URL."""
+
+
+class UnsuitablePooler(ConfigurationError):
+    """A pooler between here and the server does not keep a connection's session.
+
+    Its locks and settings would not hold: it shares the server's sessions among its clients, or
+    drops settings.
+    """
 
 
 class JavaNotFound(ConfigurationError):

@@ -21,7 +21,7 @@ from activedb.store.embedded import EmbeddedServer
 from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _VERSION_MIN = 15
 
@@ -59,6 +59,38 @@ def plain_server(*settings: str) -> Iterator[str]:
     The system's own programs are preferred to those of the embedded server. Each of `settings` is
     one of its configuration, ``name=value``.
     """
+    with _new_server() as (account, programs, folder, password):
+        port = _start(account, folder, programs, settings)
+        try:
+            yield f"postgresql+psycopg://tester:{password}@127.0.0.1:{port}/postgres"
+        finally:
+            _run(account, folder, programs / "pg_ctl", "stop", "-D", "data", "-m", "fast", "-w")
+
+
+@contextlib.contextmanager
+def recovering_server() -> Iterator[tuple[str, Callable[[], None]]]:
+    """Yield the URL of a server that refuses everybody as long as it recovers, and what ends that.
+
+    It is a standby that may not be read, until it is promoted.
+    """
+    with _new_server() as (account, programs, folder, password):
+        signal = folder / "data" / "standby.signal"
+        signal.touch()
+        os.chown(signal, account.uid, account.gid)
+        control = programs / "pg_ctl"
+        port = _start(account, folder, programs, ("hot_standby=off",))
+        try:
+            yield (
+                f"postgresql+psycopg://tester:{password}@127.0.0.1:{port}/postgres",
+                lambda: _run(account, folder, control, "promote", "-D", "data", "-w"),
+            )
+        finally:
+            _run(account, folder, control, "stop", "-D", "data", "-m", "immediate", "-w")
+
+
+@contextlib.contextmanager
+def _new_server() -> Iterator[tuple[Account, Path, Path, str]]:
+    """Yield account, programs, folder and the password of ``tester`` of a server to be started."""
     account = server_account()
     programs = _system_programs() or postgres_programs(account)
     password = secrets.token_hex(8)
@@ -71,11 +103,7 @@ def plain_server(*settings: str) -> Iterator[str]:
             *(account, folder, programs / "initdb", "-D", "data", "-U", "tester", "-E", "UTF8"),
             *("--locale=C", "--auth=scram-sha-256", "--pwfile=password", "--no-sync"),
         )
-        port = _start(account, folder, programs, settings)
-        try:
-            yield f"postgresql+psycopg://tester:{password}@127.0.0.1:{port}/postgres"
-        finally:
-            _run(account, folder, programs / "pg_ctl", "stop", "-D", "data", "-m", "fast", "-w")
+        yield account, programs, folder, password
 
 
 @contextlib.contextmanager

@@ -63,8 +63,19 @@ def every_command(
             "--version", callback=_tell_version, is_eager=True, help="Show the version and exit."
         ),
     ] = False,
+    wait: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            metavar="SECONDS",
+            help="How long to wait for a server that is starting or does not answer yet; "
+            "ACTIVEDB_WAIT_S by default, else 10 for one that says that it is starting.",
+        ),
+    ] = None,
 ) -> None:
     """Active rules over a SQL store."""
+    if wait is not None:
+        os.environ["ACTIVEDB_WAIT_S"] = str(wait)
 
 
 @app.command()

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from activedb.config import Settings
+from activedb.store import wait_for_server
 from activedb.store.embedded import EmbeddedServer, home_of
 
 __all__ = ["server_of"]
@@ -22,6 +23,7 @@ def server_of(settings: Settings) -> Iterator[str | None]:
     ServerUnreachable, ConfigurationError
     """
     if settings.url is not None:
+        wait_for_server(settings.url, settings.wait_s)
         yield settings.url
     elif home_of(settings.folder) is None:
         yield None

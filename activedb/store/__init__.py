@@ -6,7 +6,7 @@ from activedb.store._borrowed import BorrowedSession, borrow, connection_of, lis
 from activedb.store._changed_rows import ChangedRows
 from activedb.store._column_journal import ColumnJournal, ColumnNote
 from activedb.store._column_rows import ColumnRows
-from activedb.store._connect import new_metadata, open_store
+from activedb.store._connect import new_metadata, open_store, wait_for_server
 from activedb.store._detector_rows import Adopted, DetectorRows
 from activedb.store._flushes import listen_to_flushes
 from activedb.store._hints import Hints
@@ -16,6 +16,7 @@ from activedb.store._locking_reads import LockingRead, plan_locks
 from activedb.store._migrations import Migrations, migration_sql
 from activedb.store._overlay import Unlocked, tables_of
 from activedb.store._overview import Overview, database_migrations, lacking_rights, read_overview
+from activedb.store._patience import PatientLatch, limited
 from activedb.store._pgoutput import (
     Begin,
     Commit,
@@ -100,6 +101,7 @@ __all__ = [
     "Note",
     "Overview",
     "Parameters",
+    "PatientLatch",
     "Peeked",
     "Piece",
     "ProgramJournal",
@@ -134,6 +136,7 @@ __all__ = [
     "insert_of_rows",
     "is_storable",
     "lacking_rights",
+    "limited",
     "listen_to",
     "listen_to_flushes",
     "migration_sql",
@@ -154,5 +157,6 @@ __all__ = [
     "staging",
     "tables_of",
     "update_of",
+    "wait_for_server",
     "workflow_names",
 ]

@@ -115,9 +115,12 @@ class BorrowedSession(Session):
             self._busy_since_s = time.monotonic()
         return max(super().called_s, time.monotonic() - self._busy_since_s)
 
-    def cancel(self, threads: Collection[int] | None = None) -> None:
-        """End the statement that is running, the caller's own included; for any thread."""
-        super().cancel(threads)
+    def cancel(self, threads: Collection[int] | None = None, *, cut: bool = False) -> None:
+        """End the statement that is running, the caller's own included; for any thread.
+
+        A connection is cut only in a call of ours: the caller's own may end at any time.
+        """
+        super().cancel(threads, cut=cut)
         # It may be a wait of the caller's own that a deadlock runs through.
         is_meant = threads is None or self._thread in threads
         if is_meant and not self._calls and self._is_busy and not self.is_over:
@@ -327,6 +330,13 @@ def borrow(store: Store, connection: Connection) -> BorrowedSession:
     """
     if connection.closed:
         raise ConfigurationError("the connection is closed; hand over an open one")
+    if not store.tells_outcomes:
+        raise ConfigurationError(
+            "the role may not ask the server what becomes of a transaction, and nothing else tells "
+            "what a caller's commit has come to: GRANT EXECUTE ON FUNCTION pg_current_xact_id(), "
+            "pg_xact_status(xid8), pg_postmaster_start_time(), "
+            "pg_stat_get_bgwriter_stat_reset_time() TO the role"
+        )
     transaction = connection.get_transaction()
     if transaction is not None and (connection.invalidated or not transaction.is_active):
         raise TransactionStateError(

@@ -9,7 +9,11 @@ from typing import Any
 from sqlalchemy import Connection, Select, Text, and_, bindparam, cast, func, select
 
 from activedb.store._direct import fetch
-from activedb.store._guards import GUARD_ABSENT_ONE, GUARD_TO_INSERT_ONE
+from activedb.store._guards import (
+    GUARD_ABSENT_ONE,
+    GUARD_TO_INSERT_ONE,
+    GUARD_TO_INSERT_ONE_ALONE,
+)
 from activedb.store._prepared import Step
 from activedb.store._tables import Key, Row, TableSpec
 
@@ -24,12 +28,15 @@ def lock_row(
     key: Key,
     *,
     exclusive: bool,
+    numbered: bool,
     guard: tuple[int, int] | None = None,
 ) -> tuple[Row | None, str | None]:
     """The committed row, locked on Postgres; one round trip, two on a caller's connection.
 
     Parameters
     ----------
+    numbered : bool
+        Whether the transaction's number is wanted; only with `exclusive`, and on Postgres.
     guard : (int, int), optional
         Numbers of the guards of the table and of the key, which are taken before the row is read.
 
@@ -39,19 +46,22 @@ def lock_row(
         None if there is none.
     number : str or None
         The server's number of the transaction, which an exclusive lock gives it anyway; None if
-        the lock is shared, or there is neither row nor guard, or no server.
+        it is not wanted, or there is neither row nor guard, or no server.
     """
     exclusive = exclusive and connection.dialect.name == "postgresql"
     values = {f"key_{n}": value for n, value in enumerate(key)}
-    steps: list[Step] = [(_statement(spec, exclusive), values)]
+    numbered = numbered and exclusive
+    steps: list[Step] = [(_statement(spec, exclusive, numbered), values)]
     if guard is not None:
-        one = GUARD_TO_INSERT_ONE if exclusive else GUARD_ABSENT_ONE
+        one = GUARD_ABSENT_ONE
+        if exclusive:
+            one = GUARD_TO_INSERT_ONE if numbered else GUARD_TO_INSERT_ONE_ALONE
         steps.insert(0, (one, {"table": guard[0], "key": guard[1]}))
     answers = fetch(connection, steps)
     found = answers[-1]
     if not found:
-        return None, answers[0][0][-1] if guard is not None and exclusive else None
-    if exclusive:
+        return None, answers[0][0][-1] if guard is not None and numbered else None
+    if numbered:
         return spec.row(found[0][:-1]), found[0][-1]
     return spec.row(found[0]), None
 
@@ -73,11 +83,11 @@ def rows_by_key(
 
 
 @lru_cache(maxsize=1_024)
-def _statement(spec: TableSpec, exclusive: bool) -> Select[Any]:
+def _statement(spec: TableSpec, exclusive: bool, numbered: bool) -> Select[Any]:
     c = spec.table.c
     same_key = and_(*(c[name] == bindparam(f"key_{n}") for n, name in enumerate(spec.key_columns)))
     if not exclusive:
         return select(*spec.table.columns).where(same_key).with_for_update(read=True)
-    number = cast(func.pg_current_xact_id(), Text)
-    found = select(*spec.table.columns, number).where(same_key)
+    number = [cast(func.pg_current_xact_id(), Text)] if numbered else []
+    found = select(*spec.table.columns, *number).where(same_key)
     return found.with_for_update(key_share=True)

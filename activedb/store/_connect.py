@@ -5,18 +5,30 @@ from __future__ import annotations
 from sqlalchemy import MetaData, make_url
 
 from activedb.config import Settings
+from activedb.store._connections import await_server
 from activedb.store._memory import MemoryStore
 from activedb.store._postgres import PostgresStore
 from activedb.store._store import Store
 from activedb.store._urls import postgres_url
 from activedb.store.embedded import EmbeddedServer
 
-__all__ = ["new_metadata", "open_store"]
+__all__ = ["new_metadata", "open_store", "wait_for_server"]
 
 
 def new_metadata() -> MetaData:
     """An empty collection of table declarations."""
     return MetaData()
+
+
+def wait_for_server(url: str, wait_s: float | None) -> None:
+    """Wait until a server answers that is starting or recovering; see ``Settings.wait_s``.
+
+    Raises
+    ------
+    InvalidURL
+    """
+    if url != "memory://":
+        await_server(postgres_url(url), wait_s)
 
 
 def open_store(metadata: MetaData, settings: Settings, *, fresh: bool = False) -> Store:

@@ -12,13 +12,15 @@ from functools import lru_cache
 from typing import Any
 
 import psycopg
+from psycopg import generators
 from sqlalchemy import Connection, Dialect, Select
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from sqlalchemy.sql.dml import UpdateBase
 
-from activedb.store._prepared import Step, StepFailed, prepared_on
+from activedb.store._faults import is_lost
+from activedb.store._prepared import Step, StepFailed, checked, prepared_on
 
-__all__ = ["driver_cursor", "fetch", "run", "together"]
+__all__ = ["driver_cursor", "execute_alone", "fetch", "run", "takes_messages", "together"]
 
 
 def takes_messages(connection: Connection) -> bool:
@@ -134,6 +136,23 @@ def _fetched(
     ]
 
 
+def execute_alone(connection: Connection, statement: bytes, values: Sequence[bytes]) -> None:
+    """Execute a statement in no transaction of SQLAlchemy's or psycopg's; one round trip.
+
+    Parameters
+    ----------
+    statement : bytes
+        With $1 and so on; its rows are not looked at.
+    """
+    driver: Any = connection.connection.driver_connection
+    try:
+        driver.pgconn.send_query_params(statement, values)
+        checked(driver, driver.wait(generators.execute(driver.pgconn)))
+    except psycopg.Error as error:
+        _invalidate_if_lost(connection, error)
+        raise
+
+
 @contextmanager
 def driver_cursor(connection: Connection) -> Iterator[psycopg.Cursor[Any]]:
     """A cursor of psycopg's own, inside SQLAlchemy's transaction."""
@@ -150,8 +169,10 @@ def driver_cursor(connection: Connection) -> Iterator[psycopg.Cursor[Any]]:
 
 def _invalidate_if_lost(connection: Connection, error: psycopg.Error) -> None:
     """Tell SQLAlchemy of a connection that is lost; nobody else would."""
+    if connection.invalidated:
+        return
     driver: Any = connection.connection.driver_connection
-    if driver.closed:
+    if driver.closed or driver.broken or is_lost(error):
         connection.invalidate(error)
 
 

@@ -22,7 +22,7 @@ from activedb.errors import (
     UniqueViolation,
 )
 
-__all__ = ["translated", "translation"]
+__all__ = ["is_lost", "translated", "translation"]
 
 _GIVEN_UP = {
     "40001": "a concurrent transaction of another process conflicts",
@@ -102,7 +102,7 @@ def translation(error: BaseException, doing: str) -> ActiveDBError | None:
 def _translate(origin: BaseException | None, doing: str, *, gone: bool) -> ActiveDBError:
     state = getattr(origin, "sqlstate", None)
     text = str(origin).strip().splitlines()[0] if str(origin).strip() else type(origin).__name__
-    if gone or _is_lost(origin, state):
+    if gone or is_lost(origin):
         return ConnectionLost(f"the connection was lost while trying to {doing}: {text}")
     if state in _GIVEN_UP:
         return SerializationConflict(f"cannot {doing}: {_GIVEN_UP[state]}; retry the transaction")
@@ -133,11 +133,16 @@ def _translate(origin: BaseException | None, doing: str, *, gone: bool) -> Activ
     return StoreError(f"cannot {doing}: {text}")
 
 
-def _is_lost(origin: BaseException | None, state: str | None) -> bool:
-    """Whether the server, or the way to it, is gone: nothing more will be said on this one."""
-    if state is None:
-        return isinstance(origin, psycopg.OperationalError)
-    return state in _SERVER_GONE or state.startswith(_CONNECTION)
+def is_lost(origin: BaseException | None) -> bool:
+    """Whether the server, or the way to it, is gone: nothing more will be said on this one.
+
+    libpq makes results of its own for a lost connection, without a code of the server's. psycopg
+    makes a plain `DatabaseError` of them, which nothing else is.
+    """
+    state: str | None = getattr(origin, "sqlstate", None)
+    if state:
+        return state in _SERVER_GONE or state.startswith(_CONNECTION)
+    return isinstance(origin, psycopg.OperationalError) or type(origin) is psycopg.DatabaseError
 
 
 def _violation(origin: psycopg.IntegrityError, doing: str, text: str) -> ConstraintViolation:

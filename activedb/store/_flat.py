@@ -113,7 +113,7 @@ class FlatTransaction:
 
     # -- seen from other threads -----------------------------------------------------------
 
-    def cancel(self, threads: Collection[int] | None = None) -> None:
+    def cancel(self, threads: Collection[int] | None = None, *, cut: bool = False) -> None:
         """End the statements that are running for this hierarchy, if any; for any thread.
 
         They raise `StatementCancelled`. O(1) round trips each.
@@ -122,12 +122,18 @@ class FlatTransaction:
         ----------
         threads : collection of int, optional
             Identifiers of the threads whose statements are meant; None for all.
+        cut : bool
+            End their connections, without a word to the server, which has not listened.
         """
-        # Under the latch, so that no connection is used for anything else meanwhile.
+        end = self._store.cut if cut else self._store.interrupt
         with self._calls_latch:
-            for driver_connection, (_, thread) in self._calls.items():
-                if threads is None or thread in threads:
-                    self._store.interrupt(driver_connection)
+            calls = list(self._calls.items())
+        for driver_connection, call in calls:
+            if threads is None or call[1] in threads:
+                # Under the latch, so that the connection is used for nothing else meanwhile.
+                with self._calls_latch:
+                    if self._calls.get(driver_connection) is call:
+                        end(driver_connection)
 
     @property
     def backend(self) -> int | None:
@@ -204,7 +210,7 @@ class _Use:
         thread = threading.get_ident()
         if thread != flat._thread:
             flat._is_parallel = True
-        flat._latch.acquire()
+        flat._latch.__enter__()
         try:
             if flat.failure is not None:
                 # Another thread's statement: the server takes no more of this transaction.

@@ -21,7 +21,13 @@ from sqlalchemy import cast as sql_cast
 from activedb.store._tables import Key
 
 __all__ = ["GUARD_ABSENT", "GUARD_ABSENT_ONE", "GUARD_TABLE", "GUARD_TO_INSERT"]
-__all__ += ["GUARD_TO_INSERT_ONE", "free_to_insert", "guard_number", "table_guard_number"]
+__all__ += [
+    "GUARD_TO_INSERT_ONE",
+    "GUARD_TO_INSERT_ONE_ALONE",
+    "free_to_insert",
+    "guard_number",
+    "table_guard_number",
+]
 
 _KEYS = bindparam("keys", type_=ARRAY(BigInteger))
 _OF_KEYS = "(SELECT count({}(number)) FROM unnest(:keys) AS number)"
@@ -44,6 +50,9 @@ GUARD_TO_INSERT_ONE: Select[Any] = select(
     sql_cast(func.pg_current_xact_id(), Text),
 )
 """Its last column is the transaction's number, which who inserts needs anyway."""
+
+GUARD_TO_INSERT_ONE_ALONE: Select[Any] = select(_TABLE_SHARED, func.pg_advisory_xact_lock(_KEY))
+"""The same without the number, for a role that may not know it."""
 
 GUARD_ABSENT_ONE: Select[Any] = select(_TABLE_SHARED, func.pg_advisory_xact_lock_shared(_KEY))
 

@@ -19,9 +19,8 @@ _CHANNEL_MAX = 63  # bytes of a name at the server
 
 
 def give_hint(connection: Connection, schema: str) -> None:
-    """Wake up who listens, when the transaction commits; nothing happens on ``memory://``."""
-    if connection.dialect.name == "postgresql":
-        connection.execute(select_of(func.pg_notify(_channel(schema), "")))
+    """Wake up who listens, when the transaction commits."""
+    connection.execute(select_of(func.pg_notify(_channel(schema), "")))
 
 
 class Hints:

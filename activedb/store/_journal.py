@@ -19,7 +19,7 @@ from sqlalchemy.dialects.postgresql import insert as postgres_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
 from activedb.store._faults import translated
-from activedb.store._hints import Hints, give_hint
+from activedb.store._hints import Hints
 from activedb.store._store import Store
 from activedb.store._system import dead_letters, pending_firings
 
@@ -105,7 +105,7 @@ class Journal:
         new = connection.execute(statement.returning(pending_firings.c.firing), rows)
         names = set(new.scalars())
         if names and not held:
-            give_hint(connection, self._store.schema)
+            self._store.give_hint(connection)
         return names
 
     def pending(self, *, run: str | None = None) -> list[Mapping[str, Any]]:
@@ -178,7 +178,7 @@ class Journal:
                 found = connection.execute(due.returning(pending_firings)).mappings()
                 rows += [dict(row) for row in found]
             if rows and self.is_queued:
-                give_hint(connection, self._store.schema)
+                self._store.give_hint(connection)
         return sorted(rows, key=lambda row: str(row["firing"]))
 
     # -- sharing them ----------------------------------------------------------------------

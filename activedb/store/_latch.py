@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol
 
@@ -15,8 +16,9 @@ class Latch(Protocol):
         """Take the latch; False if it is not free and `blocking` is False."""
         ...
 
-    def release(self) -> None:
-        """Give it back."""
+    @property
+    def release(self) -> Callable[[], object]:
+        """Gives it back."""
         ...
 
     def __enter__(self) -> object: ...

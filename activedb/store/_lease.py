@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import secrets
 import select
-import threading
 from collections.abc import Collection
 from contextlib import suppress
 
@@ -21,6 +20,7 @@ from sqlalchemy import ARRAY, BigInteger, Connection, Engine, bindparam, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from activedb.store._faults import translated
+from activedb.store._patience import PatientLatch
 
 __all__ = ["Lease", "NoLease"]
 
@@ -52,7 +52,7 @@ class Lease:
     def __init__(self, locks: Engine):
         self.number = secrets.randbelow(2**62 - 1) + 1
         self._locks = locks
-        self._latch = threading.Lock()
+        self._latch = PatientLatch()
         self._connection: Connection | None = None
         self._is_held = False
         self._is_closed = False

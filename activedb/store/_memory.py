@@ -102,6 +102,9 @@ class MemoryStore(Store):
             "the embedded one"
         )
 
+    def give_hint(self, connection: Connection) -> None:
+        """Nothing: nobody else listens."""
+
     def slot(self, name: str) -> Slot:
         raise ConfigurationError(
             "memory:// belongs to one process: nobody else can change its rows, so there is "
@@ -162,12 +165,19 @@ class MemoryStore(Store):
         """Nothing to ask: the connection cannot be lost."""
         return ""
 
+    def named(self, connection: Connection, number: str) -> str:
+        """The number: there is one life."""
+        return number
+
     def outcome(self, number: str) -> bool | None:
         """It has: the connection cannot be lost."""
         return True
 
     def interrupt(self, driver_connection: Any) -> None:
         driver_connection.interrupt()
+
+    def cut(self, driver_connection: Any) -> None:
+        """Nothing: there is no wire, and what runs has been interrupted."""
 
     def backends(self) -> list[Backend]:
         """No server, no processes."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TypeVar
@@ -32,6 +31,7 @@ from activedb.errors import DefinitionError, TableOwned
 from activedb.store._faults import translated
 from activedb.store._guards import guard_number
 from activedb.store._owned import OwnedTable
+from activedb.store._patience import PatientLatch
 from activedb.store._system import owned_tables
 from activedb.store._tables import TableSpec
 
@@ -103,7 +103,7 @@ class Ownership:
         self._locks = locks
         self._short = short
         self._schema = schema
-        self._latch = threading.Lock()
+        self._latch = PatientLatch()
         self._connection: Connection | None = None
         self._names: dict[TableSpec, str] = {}
         self._used: set[TableSpec] = set()

@@ -8,17 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sqlalchemy import Connection, create_engine
+from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
 
 from activedb.config import mask_url
 from activedb.errors import InvalidURL, ServerUnreachable
+from activedb.store._connections import engine_for
 from activedb.store._urls import postgres_url
 
 __all__ = ["plain_connection"]
-
-_CONNECT_S_MAX = 10
 
 
 @contextmanager
@@ -40,19 +39,9 @@ def plain_connection(url: str, schema: str | None = None) -> Iterator[Connection
             "outside. Name a Postgres with --url or ACTIVEDB_URL, or leave both out for the "
             "embedded one"
         )
-    address = postgres_url(url)
-    options = f"{address.query.get('options', '')}"
-    if schema is not None:
-        options += f" -c search_path={schema}"
-    arguments = {
-        "application_name": "activedb",
-        "connect_timeout": _CONNECT_S_MAX,
-        **address.query,
-        "options": options.strip(),
-    }
-    engine = create_engine(
-        address.set(drivername="postgresql+psycopg").difference_update_query(["options"]),
-        connect_args=arguments,
+    engine = engine_for(
+        postgres_url(url),
+        {} if schema is None else {"search_path": schema},
         poolclass=NullPool,
         isolation_level="AUTOCOMMIT",
     )

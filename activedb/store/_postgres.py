@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import psycopg
-from sqlalchemy import URL, Connection, Engine, MetaData, create_engine, func, select, text
+from sqlalchemy import URL, Connection, Engine, MetaData, func, select, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.schema import CreateSchema, DropSchema
@@ -16,13 +15,21 @@ from sqlalchemy.schema import CreateSchema, DropSchema
 from activedb.config import Settings, mask_url
 from activedb.errors import ConfigurationError, InvalidURL, ServerUnreachable
 from activedb.store import _migrations, _outcome
+from activedb.store._allowed import NOTIFY, OUTCOMES, check_essential, missing_functions
+from activedb.store._connections import (
+    await_server,
+    backend_of,
+    cut,
+    engine_for,
+)
 from activedb.store._faults import translated
 from activedb.store._guards import GUARD_ABSENT, GUARD_TABLE, GUARD_TO_INSERT, guard_number
-from activedb.store._hints import Hints
+from activedb.store._hints import Hints, give_hint
 from activedb.store._kept import KeptConnections
 from activedb.store._latch import Latch
 from activedb.store._lease import Lease
 from activedb.store._ownership import Ownership
+from activedb.store._patience import PatientLatch, at_least
 from activedb.store._prepared import PREPARE_THRESHOLD
 from activedb.store._server_waits import Backend, backends
 from activedb.store._slot import Slot
@@ -34,6 +41,8 @@ from activedb.store.embedded import EmbeddedServer
 __all__ = ["PostgresStore"]
 
 _SERVER_VERSION_MIN = 150_000
+_CANCEL_S_MAX = 1.0
+_OUTCOME_S_MIN = 1.0  # to ask what became of a commit, though the time limit is over
 _IDENTITY = text("SELECT pg_postmaster_start_time(), current_database(), current_schema()")
 
 
@@ -76,33 +85,29 @@ class PostgresStore(Store):
     ):
         # Locked reads want the newest rows, whatever a role's default is, and the connection that
         # says which tables this process uses is idle for ever.
-        options = "-c default_transaction_isolation=read\\ committed -c idle_session_timeout=0"
-        options += f" -c lock_timeout={settings.lock_timeout_ms} -c timezone=UTC"
+        session = {
+            "default_transaction_isolation": "read committed",
+            "idle_session_timeout": "0",
+            "lock_timeout": str(settings.lock_timeout_ms),
+            "timezone": "UTC",
+        }
         if settings.db_schema is not None:
-            options += f" -c search_path={settings.db_schema}"
-        options = f"{url.query.get('options', '')} {options}".strip()
-        common = {"application_name": "activedb", "connect_timeout": 10, **url.query}
-        flat_args = {**common, "options": options, "prepare_threshold": PREPARE_THRESHOLD}
+            session["search_path"] = settings.db_schema
         # Tables grow by the hour; a generic plan made while one was empty would scan it whole.
-        other_args = {**common, "options": f"{options} -c plan_cache_mode=force_custom_plan"}
-        address = url.set(drivername="postgresql+psycopg").difference_update_query(["options"])
+        other = {**session, "plan_cache_mode": "force_custom_plan"}
 
         def engine_of(
-            connections: int, more: int, connect_args: Any = other_args, **options: Any
+            connections: int, more: int, asked: Mapping[str, str] = other, **options: Any
         ) -> Engine:
-            engine = create_engine(
-                address,
-                connect_args=connect_args,
-                pool_size=connections,
-                max_overflow=more,
-                hide_parameters=True,  # rows are no matter for logs and tracebacks
-                **options,
-            )
+            engine = engine_for(url, asked, pool_size=connections, max_overflow=more, **options)
             _outcome.ping_if_idle(engine)
             return engine
 
         kept = settings.threads + 2
-        engine = engine_of(kept, settings.threads + 8, flat_args)
+        flat = {"prepare_threshold": PREPARE_THRESHOLD}
+        engine = engine_of(
+            kept, settings.threads + 8, session, connect_args=flat, needs_sessions=True
+        )
         self._flat = KeptConnections(engine, kept)
         self._users = engine_of(kept, settings.threads + 8)
         # Short transactions have connections of their own: a hierarchy may need one while it
@@ -114,11 +119,17 @@ class PostgresStore(Store):
         self._beneath = beneath
         self._patience_s = settings.lock_timeout_ms / 1_000
         try:
-            with engine.begin() as connection:
+            with _first_connection(engine, url, settings.wait_s) as connection:
+                self._missing = missing_functions(connection)
+                self.tells_outcomes = OUTCOMES.isdisjoint(self._missing)
+                check_essential(self._missing)
                 version = connection.scalar(text("SHOW server_version_num"))
                 if settings.db_schema is not None:
                     _make_schema(connection, settings.db_schema, fresh=fresh)
                 self.schema = connection.scalar(select(func.current_schema())) or "public"
+        except ConfigurationError:
+            engine.dispose()
+            raise
         except DBAPIError as error:
             engine.dispose()
             reason = " ".join(str(error.orig).split())
@@ -170,11 +181,15 @@ class PostgresStore(Store):
     def hints(self) -> Hints:
         return Hints(self._idle, self.schema)
 
+    def give_hint(self, connection: Connection) -> None:
+        if NOTIFY.isdisjoint(self._missing):
+            give_hint(connection, self.schema)
+
     def slot(self, name: str) -> Slot:
         return Slot(self._idle, self.short, self.schema, name, self._patience_s)
 
     def latch(self) -> Latch:
-        return threading.RLock()
+        return PatientLatch()
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
@@ -194,7 +209,7 @@ class PostgresStore(Store):
                 )
 
     def latch_of(self, connection: Connection) -> Latch:
-        return threading.RLock()
+        return PatientLatch()
 
     def acquire(self) -> Connection:
         connection = self._flat.take()
@@ -228,21 +243,29 @@ class PostgresStore(Store):
                 self._readers.give_back(connection)
 
     def number_of(self, connection: Connection, *, is_ours: bool = True) -> str:
-        return _outcome.number_of(connection, is_ours=is_ours)
+        return _outcome.number_of(connection, is_ours=is_ours, missing=self._missing)
+
+    def named(self, connection: Connection, number: str) -> str:
+        return _outcome.named(connection, number, missing=self._missing)
 
     def outcome(self, number: str) -> bool | None:
-        return _outcome.outcome(self._short, number, self._patience_s)
+        with at_least(_OUTCOME_S_MIN):
+            return _outcome.outcome(self._short, number, self._patience_s)
 
     def interrupt(self, driver_connection: Any) -> None:
         with suppress(psycopg.Error):  # a connection that is lost has nothing left to interrupt
-            driver_connection.cancel_safe(timeout=self._patience_s)
+            driver_connection.cancel_safe(timeout=_CANCEL_S_MAX)
+
+    def cut(self, driver_connection: Any) -> None:
+        cut(driver_connection)
 
     def backends(self) -> list[Backend]:
         with translated("look who waits at the server"), self.short() as connection:
             return backends(connection)
 
     def backend_of(self, connection: Connection) -> int | None:
-        return int(connection.connection.driver_connection.info.backend_pid)  # type: ignore[union-attr]
+        driver: Any = connection.connection.driver_connection
+        return backend_of(driver)
 
     def release(self, connection: Connection, latch: Latch) -> None:
         self._flat.give_back(connection)
@@ -277,6 +300,18 @@ class PostgresStore(Store):
         name = connection.dialect.identifier_preparer.format_table(spec.table)
         sequence = func.pg_get_serial_sequence(name.replace("%%", "%"), spec.generated)
         return int(connection.execute(select(func.nextval(sequence))).scalar_one())
+
+
+@contextmanager
+def _first_connection(engine: Engine, address: URL, wait_s: float | None) -> Iterator[Connection]:
+    """A transaction on the first connection, waited for while the server is starting."""
+    try:
+        connection = engine.connect()
+    except OperationalError:
+        await_server(address, wait_s)
+        connection = engine.connect()
+    with connection, connection.begin():
+        yield connection
 
 
 def _make_schema(connection: Connection, schema: str, *, fresh: bool) -> None:

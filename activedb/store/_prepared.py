@@ -30,7 +30,7 @@ from sqlalchemy.sql.dml import UpdateBase
 from activedb.store._awake import Watch
 
 __all__ = ["PREPARE_THRESHOLD", "Prepared", "Statement", "Step", "StepFailed"]
-__all__ += ["prepare_on", "prepared_on"]
+__all__ += ["checked", "prepare_on", "prepared_on"]
 
 PREPARE_THRESHOLD = None
 """psycopg's, for such connections: it prepares nothing, so it has no reason to DEALLOCATE ALL."""
@@ -152,10 +152,10 @@ class Prepared:
             for result in results:
                 if result.status == ExecStatus.FATAL_ERROR:
                     self._since_s = 0.0  # whatever was wrong, it may have been a plan
-                    raise error_from_result(result, encoding=self._driver.info.encoding)
+                    checked(self._driver, [result])
                 at += 1
             if at != len(bound) + last:
-                raise psycopg.OperationalError("the connection to the server was lost")
+                raise _lost()
         except Exception as error:
             raise StepFailed(max(at, 0), error) from error
         if is_first:
@@ -217,12 +217,7 @@ class Prepared:
     def _prepared(self, text: bytes, types: tuple[int, ...] = ()) -> bytes:
         name = b"activedb_%d" % next(self._numbers)
         self._low.send_prepare(name, text, types)
-        results = self._driver.wait(generators.execute(self._low))
-        for result in results:
-            if result.status == ExecStatus.FATAL_ERROR:
-                raise error_from_result(result, encoding=self._driver.info.encoding)
-        if not results:
-            raise psycopg.OperationalError("the connection to the server was lost")
+        checked(self._driver, self._driver.wait(generators.execute(self._low)))
         return name
 
     def _leave_pipeline(self) -> None:
@@ -239,6 +234,25 @@ class Prepared:
             if (oid := result.ftype(n)) is not None
         ]
         return [(n, load) for n, load in found if load is not None]
+
+
+def checked(driver: psycopg.Connection[Any], results: Sequence[Any]) -> None:
+    """Raise the error that results below the cursor tell of, as psycopg's cursors would.
+
+    Without a code it is libpq's own: the connection is lost, which has no result at all, too.
+    """
+    for result in results:
+        if result.status == ExecStatus.FATAL_ERROR:
+            error = error_from_result(result, encoding=driver.info.encoding)
+            if error.sqlstate:
+                raise error
+            raise _lost(str(error))
+    if not results:
+        raise _lost()
+
+
+def _lost(said: str = "") -> psycopg.OperationalError:
+    return psycopg.OperationalError(said or "the connection to the server was lost")
 
 
 def _results(low: Any, watch: Watch) -> PQGen[list[Any]]:

@@ -25,7 +25,6 @@ from activedb.store._faults import translated
 from activedb.store._flat import FlatTransaction
 from activedb.store._guards import free_to_insert, guard_number, table_guard_number
 from activedb.store._latch import Latch
-from activedb.store._outcome import named
 from activedb.store._overlay import Sphere, Unlocked
 from activedb.store._owned import OwnedTable
 from activedb.store._rows import rows_of
@@ -76,9 +75,12 @@ class Session(FlatTransaction):
                 if guarding:
                     name = self._store.ownership.name_of(spec)
                     guard = table_guard_number(name), guard_number(name, key)
-                row, number = lock_row(connection, spec, key, exclusive=exclusive, guard=guard)
+                numbered = exclusive and self._store.tells_outcomes
+                row, number = lock_row(
+                    connection, spec, key, exclusive=exclusive, numbered=numbered, guard=guard
+                )
                 if number is not None and self._number is None:
-                    self._number = named(connection, number)
+                    self._number = self._store.named(connection, number)
                 return {key: row}
             if guarding:
                 self._store.guard(connection, spec, keys, exclusive=exclusive)

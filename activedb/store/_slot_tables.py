@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from psycopg.errors import error_from_result
-from psycopg.pq import ExecStatus
 from sqlalchemy import Connection, Row, TextClause, text
 
 from activedb.errors import ConfigurationError
+from activedb.store._direct import execute_alone
 from activedb.store._guards import guard_number
 from activedb.store._quoting import literal, quoted
 from activedb.store._tables import TableSpec
@@ -120,13 +119,10 @@ def say_raised(connection: Connection, raised: str) -> None:
     follows.
     """
     if said_raised(connection) != raised:
-        driver: Any = connection.connection.driver_connection
         # Below the cursor, which would begin a transaction, and undo the setting with it.
-        said = driver.pgconn.exec_params(
-            b"SELECT set_config($1, $2, false)", [RAISED.encode(), raised.encode()]
+        execute_alone(
+            connection, b"SELECT set_config($1, $2, false)", [RAISED.encode(), raised.encode()]
         )
-        if said.status != ExecStatus.TUPLES_OK:
-            raise error_from_result(said)
         connection.info[RAISED] = raised
 
 

@@ -20,11 +20,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, create_engine, delete, func, insert, select, text
+from sqlalchemy import Connection, delete, func, insert, select, text
 from sqlalchemy.exc import DBAPIError
 
 from activedb.config import mask_url
 from activedb.errors import ConfigurationError, ServerUnreachable, StoreError
+from activedb.store._connections import engine_for
 from activedb.store._direct import driver_cursor
 from activedb.store._faults import translated
 from activedb.store._hints import give_hint
@@ -94,22 +95,15 @@ class Staging:
     """
 
     def __init__(self, url: str, schema: str | None):
-        options = "-c default_transaction_isolation=read\\ committed -c timezone=UTC"
+        settings = {"default_transaction_isolation": "read committed", "timezone": "UTC"}
         if schema is not None:
-            options += f" -c search_path={_plain(schema)}"
-        address = postgres_url(url, refusal=_REFUSAL)
-        options = f"{address.query.get('options', '')} {options}".strip()
-        self._engine = create_engine(
-            address.set(drivername="postgresql+psycopg").difference_update_query(["options"]),
-            connect_args={
-                "application_name": "activedb sink",
-                "connect_timeout": 10,
-                **address.query,
-                "options": options,
-            },
+            settings["search_path"] = _plain(schema)
+        self._engine = engine_for(
+            postgres_url(url, refusal=_REFUSAL),
+            settings,
+            application="activedb sink",
             pool_size=1,
             pool_pre_ping=True,
-            hide_parameters=True,
         )
         try:
             self._schema = self._look(url, schema)

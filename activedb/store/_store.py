@@ -42,6 +42,8 @@ class Store(ABC):
         Schema in which unqualified tables lie.
     has_arrays : bool
         Whether one bound parameter can carry a whole column.
+    tells_outcomes : bool
+        Whether it can be asked what became of a commit that was cut off.
     is_shared : bool
         Whether sessions write at the same time, each on a connection of its own.
     ownership : Ownership or NoOwnership
@@ -58,6 +60,7 @@ class Store(ABC):
     schema: str
     has_arrays: bool
     is_shared: bool
+    tells_outcomes: bool = True
     ownership: Ownership | NoOwnership
     lease: Lease | NoLease
 
@@ -107,6 +110,13 @@ class Store(ABC):
         ------
         ConfigurationError
             If no other process can see them.
+        """
+
+    @abstractmethod
+    def give_hint(self, connection: Connection) -> None:
+        """Tell other processes, when the transaction on `connection` commits, what `hints` hears.
+
+        Nothing happens if the role may not; they look now and then, too.
         """
 
     @abstractmethod
@@ -162,12 +172,23 @@ class Store(ABC):
         """
 
     @abstractmethod
+    def named(self, connection: Connection, number: str) -> str:
+        """What `number_of` returns, of a number that the server has told already."""
+
+    @abstractmethod
     def outcome(self, number: str) -> bool | None:
         """Whether a transaction of a lost connection has committed; None if nobody can say."""
 
     @abstractmethod
     def interrupt(self, driver_connection: Any) -> None:
         """End the statement that runs on a driver's connection, from another thread."""
+
+    @abstractmethod
+    def cut(self, driver_connection: Any) -> None:
+        """End a driver's connection, from another thread: what waits on it is told that it is lost.
+
+        REQUIRES: it is in use, and stays so meanwhile.
+        """
 
     @abstractmethod
     def backends(self) -> list[Backend]:

@@ -6,6 +6,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -19,7 +20,7 @@ from activedb.errors import (
     TransactionStateError,
 )
 from activedb.metrics import Counters
-from activedb.store import Key, Row, Store, Tables, TableSpec
+from activedb.store import Key, Row, Store, Tables, TableSpec, limited
 from activedb.transactions._causal import CausalHierarchy
 from activedb.transactions._crossing import Crossing
 from activedb.transactions._deadlines import Deadlines, Limit
@@ -186,15 +187,16 @@ class Forest:
         """
         work, limit = run or Run(), Limit.after(timeout)
         work.is_retried = True
-        try:
-            return self.retries.run(
-                lambda: self._top_level(work, limit).call(function),
-                name=lambda: f"transaction {work.name}",
-                limit=limit,
-            )
-        except BaseException as error:
-            self.listener.gave_up(work, error)
-            raise
+        with nullcontext() if limit is None else limited(limit.at_s):
+            try:
+                return self.retries.run(
+                    lambda: self._top_level(work, limit).call(function),
+                    name=lambda: f"transaction {work.name}",
+                    limit=limit,
+                )
+            except BaseException as error:
+                self.listener.gave_up(work, error)
+                raise
 
     def causal(self, cause: Transaction, run: Run) -> Transaction:
         """A top-level transaction that causally depends on `cause`, on its line up to the top.

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import itertools
 import os
-import threading
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from activedb.store import Change, Durable, Key, Row, Session, Tables, TableSpec
+from activedb.store import Change, Durable, Key, PatientLatch, Row, Session, Tables, TableSpec
 from activedb.transactions._base import Base
 from activedb.transactions._lending import Lending
 
@@ -148,7 +147,7 @@ class Hierarchy:
     ----------
     session : Session
         The flat transaction on the server.
-    latch : threading.RLock
+    latch : PatientLatch
         Guards `base`; held while the server works. Taken before the session's latch.
     base : Base
         Committed rows this hierarchy has read, and what it has locked on the server.
@@ -175,7 +174,7 @@ class Hierarchy:
         self.session = session
         self.lends = lends
         self.run = run
-        self.latch = threading.RLock()
+        self.latch = PatientLatch()
         self.base = Base()
         self.durable: list[Durable] = []
         self.top_id = 0

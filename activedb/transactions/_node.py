@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from contextvars import ContextVar, Token
 from datetime import datetime
 from threading import get_ident
@@ -13,12 +15,15 @@ from typing import TYPE_CHECKING, ParamSpec, Protocol, Self, TypeVar
 
 from activedb.errors import (
     ActiveDBError,
+    ConnectionLost,
+    LockTimeout,
     StoreError,
     TransactionAborted,
     TransactionCancelled,
     TransactionStateError,
     WrongThread,
 )
+from activedb.store import limited
 from activedb.transactions._children import Child, raise_first, told_of
 from activedb.transactions._deadlines import Alarm, Limit
 from activedb.transactions._hierarchy import Hierarchy, Workspace
@@ -38,6 +43,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _INSIST_FIRST_S, _INSIST_S_MAX = 0.02, 1.0
+_CUT_AFTER_S = 5.0  # a server that lives and a network that works have ended a statement by then
 _NO_VERSIONS = Workspace()
 """That of every transaction that has ended, and so writes nothing more."""
 
@@ -143,6 +149,8 @@ class Node:
         self._lent: frozenset[int] = frozenset()
         self._token: Token[Transaction | None] | None = None
         self._alarm: Alarm | None = None
+        self._over_at_s = math.inf if parent is None else parent._over_at_s
+        self._waits: AbstractContextManager[None] | None = None  # those of its block, limited
         self._log: Log | None = None if parent is None else parent._log
         # Who watches when its hierarchy begins does so until that has ended.
         self._observer: Observer | None = forest.observer if parent is None else parent._observer
@@ -152,6 +160,7 @@ class Node:
         if self._observer is not None:
             self._observer.began(self)  # type: ignore[arg-type]  # every node is a Transaction
         if limit is not None:
+            self._over_at_s = min(self._over_at_s, limit.at_s)
             if parent is not None:
                 hierarchy.session.read_beside()
             self._alarm = forest.deadlines.at(limit.at_s, lambda: self._time_is_up(limit))
@@ -250,6 +259,9 @@ class Node:
         else:
             self._check_thread()
         self._token = _current.set(self)  # type: ignore[arg-type]  # every node is a Transaction
+        if self._over_at_s < math.inf:
+            self._waits = limited(self._over_at_s)
+            self._waits.__enter__()
         if self._observer is not None:
             self._observer.entered(self)  # type: ignore[arg-type]  # as above
         if self.parent is None:
@@ -285,6 +297,8 @@ class Node:
         finally:
             if self._observer is not None:
                 self._observer.left(self)  # type: ignore[arg-type]  # every node is a Transaction
+            if self._waits is not None:
+                self._waits.__exit__(None, None, None)
             _current.reset(self._token)
 
     def _end_elsewhere(self) -> None:
@@ -307,6 +321,12 @@ class Node:
 
     def call(self, function: Callable[[Transaction], T]) -> T:
         """Run `function` in this transaction and end it: commit, or abort on an error."""
+        if self._over_at_s == math.inf:
+            return self._call(function)
+        with limited(self._over_at_s):
+            return self._call(function)
+
+    def _call(self, function: Callable[[Transaction], T]) -> T:
         token = _current.set(self)  # type: ignore[arg-type]  # every node is a Transaction
         if self._observer is not None:
             self._observer.entered(self)  # type: ignore[arg-type]  # as above
@@ -433,13 +453,14 @@ class Node:
         """
         is_news = bool(self.doom(reason))
         if is_news:
-            self._interrupt_statements(_INSIST_FIRST_S)
+            self._interrupt_statements(_INSIST_FIRST_S, time.monotonic() + _CUT_AFTER_S)
         return is_news
 
-    def _interrupt_statements(self, again_after_s: float) -> None:
+    def _interrupt_statements(self, again_after_s: float, cut_at_s: float) -> None:
         """Cancel what the server does for this sphere; and again, as long as it lives.
 
-        Its thread may have been on its way to the server.
+        Its thread may have been on its way to the server. One that does not listen is left: then
+        the connections are cut.
         """
         with self.kin.latch:
             if self.state.is_final:
@@ -451,20 +472,20 @@ class Node:
         # inferior's.
         threads = None if self.parent is None else {node._thread for node in sphere}
         try:
-            self.hierarchy.session.cancel(threads)
+            self.hierarchy.session.cancel(threads, cut=time.monotonic() > cut_at_s)
         except ActiveDBError:
             # The server is gone: what waits for it will be told so.
             self.forest.counters.add("cancels_failed")
         next_after_s = min(2 * again_after_s, _INSIST_S_MAX)
         self.forest.deadlines.at(
-            time.monotonic() + again_after_s, lambda: self._interrupt_beside(next_after_s)
+            time.monotonic() + again_after_s, lambda: self._interrupt_beside(next_after_s, cut_at_s)
         )
 
-    def _interrupt_beside(self, again_after_s: float) -> None:
+    def _interrupt_beside(self, again_after_s: float, cut_at_s: float) -> None:
         """`_interrupt_statements` on a thread: other limits must not wait for the server."""
         threading.Thread(
             target=self._interrupt_statements,
-            args=(again_after_s,),
+            args=(again_after_s, cut_at_s),
             name="activedb-interrupt",
             daemon=True,
         ).start()
@@ -472,7 +493,7 @@ class Node:
     def _time_is_up(self, limit: Limit) -> None:
         if self.doom(limit.error(self.path)):
             self.forest.counters.add("transactions_timed_out")
-            self._interrupt_beside(_INSIST_FIRST_S)
+            self._interrupt_beside(_INSIST_FIRST_S, time.monotonic() + _CUT_AFTER_S)
 
     def commit(self) -> None:
         """Commit: join the children, run what is deferred, then delegate or flush.
@@ -608,5 +629,8 @@ class Node:
         doom = self._doom
         if isinstance(doom, TransactionAborted) and doom.transaction == self.id:
             return  # its own end, of which `error` is the reason
-        if doom is not None and isinstance(error, StoreError) and type(error) is not type(doom):
+        if isinstance(error, ConnectionLost) and error.committed is None:
+            return  # it may have committed, which matters more
+        is_stores = isinstance(error, StoreError | LockTimeout)
+        if doom is not None and is_stores and type(error) is not type(doom):
             raise doom.again() from error
