@@ -26,6 +26,7 @@ attached as ``__cause__``::
     │   ├── TransactionTimeout        it did not end in the time it was given
     │   ├── TransactionStateError     a move the lifecycle does not allow
     │   │   └── WrongThread           used by a thread it does not run on
+    │   ├── SelfDeadlock              a wait that only the waiting thread could end
     │   ├── Deadlock                  chosen as victim; safe to retry
     │   ├── LockTimeout               a lock was not granted in time
     │   │   └── LockNotAvailable      a lock was not free at once, as asked with nowait
@@ -116,6 +117,7 @@ __all__ = [
     "RuleInQuarantine",
     "RuleSignatureError",
     "RuleSyntaxError",
+    "SelfDeadlock",
     "SerializationConflict",
     "ServerUnreachable",
     "StatementCancelled",
@@ -297,6 +299,10 @@ class TransactionStateError(TransactionError):
 
 class WrongThread(TransactionStateError):
     """A transaction was used by a thread that it does not run on."""
+
+
+class SelfDeadlock(TransactionError):
+    """A wait that nothing but the waiting thread itself could end; trying again is of no use."""
 
 
 class Deadlock(TransactionError):

@@ -26,11 +26,12 @@ from activedb.errors import (
     ActiveDBError,
     BadEvent,
     RuleFailed,
+    SelfDeadlock,
     TransactionStateError,
 )
 from activedb.rules import Catalog, Rule
 from activedb.store import Journal
-from activedb.transactions import Forest, Transaction, current_transaction
+from activedb.transactions import Forest, Transaction, current_transaction, sleeping_for
 from coupling import Coupling
 
 __all__ = ["Launcher"]
@@ -69,6 +70,7 @@ class Launcher:
         self._catalog = catalog
         self._idle = threading.Condition()
         self._running: set[str] = set()
+        self._at_work: dict[str, Transaction] = {}  # in whose present try each of them runs
         # Started, and given up for now: recorded, and to be tried again.
         self._left: dict[str, Firing] = {}
         # Queued ones, which a worker of this very process must not begin before the transaction
@@ -220,6 +222,7 @@ class Launcher:
         finally:
             with self._idle:
                 self._early.discard(name)
+                self._at_work.pop(name, None)
         return True
 
     def expect(self, firing: Firing) -> None:
@@ -322,6 +325,8 @@ class Launcher:
         ------
         TransactionStateError
             In a detached rule, which would wait for itself, or in a stream's batch.
+        SelfDeadlock
+            If one of them waits for a transaction that is open on this thread.
         """
         t = current_transaction()
         if t is not None and (t.hierarchy.run.is_detached or t.hierarchy.run.is_batch):
@@ -329,8 +334,23 @@ class Launcher:
                 f"{t.path} cannot wait for detached rules; wait outside rules of streams and "
                 f"detached rules"
             )
+        with sleeping_for(self.forest, self._numbers, self._look_again) as sleeping, self._idle:
+            while len(self._running) > running_max:
+                if sleeping.standstill() is not None:
+                    raise SelfDeadlock(
+                        f"a detached rule waits for what {t.path if t else 'a transaction'} has, "
+                        f"which is open on this thread and would wait for that rule: end the "
+                        f"transaction before join()"
+                    )
+                self._idle.wait()
+
+    def _numbers(self) -> list[int]:
+        """Numbers of the top-level transactions of firings that run."""
+        return [t.id for name, t in list(self._at_work.items()) if name in self._running]
+
+    def _look_again(self) -> None:
         with self._idle:
-            self._idle.wait_for(lambda: len(self._running) <= running_max)
+            self._idle.notify_all()
 
     def aside(self, name: str, work: Callable[[], None]) -> None:
         """Do work of the engine's own on a thread of the pool; `join` waits for it, too."""
@@ -362,6 +382,7 @@ class Launcher:
     def _ended(self, firing: str) -> None:
         with self._idle:
             self._running.discard(firing)
+            self._at_work.pop(firing, None)
             running = len(self._running)
             self._idle.notify_all()
         self.on_ended(running)
@@ -396,6 +417,7 @@ class Launcher:
                 raise _DoneElsewhere(row["firing"])
 
         def work(t: Transaction) -> None:
+            self._at_work[row["firing"]] = t
             t.hierarchy.durable.append(mark_done)
             self.triggering.runner.run_rule(t, item)
 

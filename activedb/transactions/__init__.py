@@ -6,6 +6,7 @@ from activedb.transactions._hierarchy import Run
 from activedb.transactions._node import Log, current_transaction
 from activedb.transactions._observers import Link, Observer
 from activedb.transactions._states import State
+from activedb.transactions._threads import sleeping_for
 from activedb.transactions._timed import TimedRuns, TimedSpawns
 from activedb.transactions._transaction import Transaction
 from lockmgr import Snapshot
@@ -24,4 +25,5 @@ __all__ = [
     "TimedSpawns",
     "Transaction",
     "current_transaction",
+    "sleeping_for",
 ]

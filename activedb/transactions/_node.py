@@ -25,6 +25,13 @@ from activedb.transactions._hierarchy import Hierarchy, Workspace
 from activedb.transactions._kin import Kin
 from activedb.transactions._observers import Observer
 from activedb.transactions._states import State, checked_move
+from activedb.transactions._threads import (
+    OpenNodes,
+    Standstill,
+    begins_wait,
+    is_soft,
+    open_here,
+)
 from lockmgr import Mode
 
 if TYPE_CHECKING:
@@ -143,6 +150,7 @@ class Node:
         self._lent: frozenset[int] = frozenset()
         self._token: Token[Transaction | None] | None = None
         self._alarm: Alarm | None = None
+        self._among: OpenNodes | None = None  # what is open on the thread that has entered it
         self._log: Log | None = None if parent is None else parent._log
         # Who watches when its hierarchy begins does so until that has ended.
         self._observer: Observer | None = forest.observer if parent is None else parent._observer
@@ -245,6 +253,7 @@ class Node:
         else:
             self._check_thread()
         self._token = _current.set(self)  # type: ignore[arg-type]  # every node is a Transaction
+        self._opened()
         if self._observer is not None:
             self._observer.entered(self)  # type: ignore[arg-type]  # as above
         if self.parent is None:
@@ -280,6 +289,7 @@ class Node:
         finally:
             if self._observer is not None:
                 self._observer.left(self)  # type: ignore[arg-type]  # every node is a Transaction
+            self._closed()
             _current.reset(self._token)
 
     def _end_elsewhere(self) -> None:
@@ -293,6 +303,7 @@ class Node:
         try:
             self._abort(wrong)
         finally:
+            self._closed()
             if self._observer is not None:
                 self._observer.left(self)  # type: ignore[arg-type]  # every node is a Transaction
         raise wrong
@@ -303,6 +314,7 @@ class Node:
     def call(self, function: Callable[[Transaction], T]) -> T:
         """Run `function` in this transaction and end it: commit, or abort on an error."""
         token = _current.set(self)  # type: ignore[arg-type]  # every node is a Transaction
+        self._opened()
         if self._observer is not None:
             self._observer.entered(self)  # type: ignore[arg-type]  # as above
         try:
@@ -317,8 +329,38 @@ class Node:
         finally:
             if self._observer is not None:
                 self._observer.left(self)  # type: ignore[arg-type]  # every node is a Transaction
+            self._closed()
             _current.reset(token)
         return result
+
+    def falls_asleep(self) -> None:
+        """This thread is about to sleep in a wait of this transaction, which is queued.
+
+        Raises
+        ------
+        Standstill
+            If that can never end: the wait closes a cycle that runs through a thread.
+        """
+        steps = begins_wait(self)
+        if steps is None:
+            return
+        if is_soft(steps) and self.forest.locks.overtake(self.id):
+            return  # those ahead in the queue wait for this thread
+        raise Standstill(steps)
+
+    def _opened(self) -> None:
+        """Be open on this thread, where alone it goes on and ends."""
+        self._among = open_here()
+        self._among.append(self)
+
+    def _closed(self) -> None:
+        """Be open no longer; others may have been opened and not closed since."""
+        among, self._among = self._among, None
+        if among is not None:
+            if among[-1] is self:
+                among.pop()
+            else:
+                among.remove(self)
 
     # -- locks and children -----------------------------------------------------------------
 
