@@ -25,7 +25,8 @@ attached as ``__cause__``::
     │   ├── TransactionCancelled      somebody cancelled it from outside
     │   ├── TransactionTimeout        it did not end in the time it was given
     │   ├── TransactionStateError     a move the lifecycle does not allow
-    │   │   └── WrongThread           used by a thread it does not run on
+    │   │   ├── WrongThread           used by a thread it does not run on
+    │   │   └── WrongProcess          used by a child that was forked from its process
     │   ├── SelfDeadlock              a wait that only the waiting thread could end
     │   ├── Deadlock                  chosen as victim; safe to retry
     │   ├── LockTimeout               a lock was not granted in time
@@ -139,6 +140,7 @@ __all__ = [
     "WorkflowChanged",
     "WorkflowCycle",
     "WorkflowError",
+    "WrongProcess",
     "WrongThread",
 ]
 
@@ -299,6 +301,10 @@ class TransactionStateError(TransactionError):
 
 class WrongThread(TransactionStateError):
     """A transaction was used by a thread that it does not run on."""
+
+
+class WrongProcess(TransactionStateError):
+    """Something of a parent process was used by a child that was forked from it."""
 
 
 class SelfDeadlock(TransactionError):

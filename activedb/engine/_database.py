@@ -18,6 +18,7 @@ from activedb.config import Settings
 from activedb.engine._changes import Follower, FollowProgress
 from activedb.engine._dead_letters import DeadLetters, Retried
 from activedb.engine._following import follow, tables_of_rules
+from activedb.engine._forks import track
 from activedb.engine._future import FutureLimit
 from activedb.engine._kept_partials import KeptPartials
 from activedb.engine._launcher import Launcher
@@ -116,8 +117,15 @@ class Database:
         Where the users' tables are declared.
     """
 
-    def __init__(self, settings: Settings, clock: Clock, *, fresh: bool = False):
-        self.metadata = new_metadata()
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        *,
+        fresh: bool = False,
+        metadata: Any = None,
+    ):
+        self.metadata = new_metadata() if metadata is None else metadata
         self.settings = settings
         self._clock = clock
         self._future = FutureLimit(clock, settings.future_max_s)
@@ -181,9 +189,24 @@ class Database:
             put=self._rules.quarantine,
             refused=self._triggering.figures.refused,
         )
+        self._given_programs: list[dict[str, Any]] = []
         self._closed = False
         self._monitoring = Monitoring.open(self, settings)
         self._at_exit = _close_at_exit(self)
+        track(self)
+
+    def _define_again(self, before: Mapping[str, Any]) -> None:
+        """Define what was defined before a fork; see `_forks`."""
+        for stream in before["_streams"].values():
+            self._columns.declare(stream)
+            self._streams[stream.name] = stream
+        self._rules.texts.queries.update(before["_rules"].texts.queries)
+        for entry in before["_catalog"].committed():
+            self._rules.define(entry.rule)
+        for given in before["_given_programs"]:
+            self.program(**given)
+        self._workflows.update(before["_workflows"])
+        self._forest.watch_on(before["_watched"])
 
     def create_all(self) -> None:
         """Create the declared tables that are missing."""
@@ -840,7 +863,9 @@ class Database:
             raise DefinitionError(
                 f"stream {stream.name} runs already: define its programs before it is fed"
             )
-        self._programs.define(program, stream, tables=tables, scheduler=scheduler, outputs=outputs)
+        how = {"tables": tables, "scheduler": scheduler, "outputs": outputs}
+        self._programs.define(program, stream, **how)
+        self._given_programs.append({"program": program, "stream": stream, **how})
         return program
 
     def outputs(self, program: Program | str) -> list[Output]:

@@ -19,6 +19,7 @@ from activedb.store import _migrations, _outcome
 from activedb.store._faults import translated
 from activedb.store._guards import GUARD_ABSENT, GUARD_TABLE, GUARD_TO_INSERT, guard_number
 from activedb.store._hints import Hints
+from activedb.store._inherited import track_sockets
 from activedb.store._kept import KeptConnections
 from activedb.store._latch import Latch
 from activedb.store._lease import Lease
@@ -99,6 +100,7 @@ class PostgresStore(Store):
                 **options,
             )
             _outcome.ping_if_idle(engine)
+            track_sockets(engine)
             return engine
 
         kept = settings.threads + 2

@@ -1,7 +1,7 @@
 """The forest of transactions: states, threads, versions, delegation."""
 
 from activedb.transactions._children import Child
-from activedb.transactions._forest import Forest, Listener
+from activedb.transactions._forest import Forest, Listener, abandon_all
 from activedb.transactions._hierarchy import Run
 from activedb.transactions._node import Log, current_transaction
 from activedb.transactions._observers import Link, Observer
@@ -24,6 +24,7 @@ __all__ = [
     "TimedRuns",
     "TimedSpawns",
     "Transaction",
+    "abandon_all",
     "current_transaction",
     "sleeping_for",
 ]

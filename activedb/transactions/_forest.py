@@ -37,6 +37,7 @@ from activedb.transactions._states import State
 from activedb.transactions._threads import (
     Standstill,
     find_standstill,
+    forget_all,
     is_anybody_stalled,
     stalled_sleepers,
     wait_is_over,
@@ -47,7 +48,7 @@ from lockmgr import Deadlock as LockDeadlock
 from lockmgr import Edge, EdgeKind, LockManager, LockTable, Mode, WaitCancelled
 from lockmgr import LockTimeout as LockWaitTimeout
 
-__all__ = ["Forest", "Listener"]
+__all__ = ["Forest", "Listener", "abandon_all"]
 
 T = TypeVar("T")
 Watching = TypeVar("Watching", bound=Observer)
@@ -132,6 +133,11 @@ class Forest:
         self.pool.close()
         self.crossing.close()
         self.deadlines.close()
+
+    def watch_on(self, watched: Watched) -> None:
+        """Take over the sessions whose flushes another forest has watched, before a fork."""
+        watched.moved_to(self)
+        self.watched = watched
 
     def observe(self, observer: Observer) -> None:
         """Let somebody hear of all transactions whose hierarchies begin from now on."""
@@ -462,6 +468,17 @@ class Forest:
         except ActiveDBError:
             # The connection is gone, and with it the server's side of the transaction.
             self.counters.add("sessions_lost")
+
+
+def abandon_all(parent: int) -> None:
+    """Let every open transaction be of no use. REQUIRES: a forked child of process `parent`."""
+    lines = forget_all()
+    for node in lines:  # grows while it is walked
+        if not node.state.is_final:
+            lines.extend(node._inferiors)
+            if node.parent is not None:
+                lines.append(node.parent)
+            node.abandon(parent)
 
 
 def _on_wait(node: Node) -> Callable[[tuple[Edge, ...]], None] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -17,6 +18,7 @@ from activedb.errors import (
     TransactionAborted,
     TransactionCancelled,
     TransactionStateError,
+    WrongProcess,
     WrongThread,
 )
 from activedb.transactions._children import Child, raise_first, told_of
@@ -110,7 +112,7 @@ class Node:
 
     id: int
     _has_ended_elsewhere = False
-    """Whether the thread that began the block still takes it for its innermost one."""
+    """Whether the thread that began the block still takes it for its innermost one, wrongly."""
 
     def __init__(
         self,
@@ -348,6 +350,18 @@ class Node:
             return  # those ahead in the queue wait for this thread
         raise Standstill(steps)
 
+    def abandon(self, parent: int) -> None:
+        """Let it be of no use here. REQUIRES: a forked child, of the process it belongs to."""
+        self._doom = WrongProcess(
+            f"transaction {self.path} belongs to process {parent}, which has forked this one, "
+            f"{os.getpid()}, and goes on there: begin one of its own in the child"
+        )
+        self._log = self._observer = self._alarm = None
+        self._has_ended_elsewhere = True
+        self._children = []
+        self._inferiors = {}
+        self.state = State.ABORTED
+
     def _opened(self) -> None:
         """Be open on this thread, where alone it goes on and ends."""
         self._among = open_here()
@@ -357,9 +371,9 @@ class Node:
         """Be open no longer; others may have been opened and not closed since."""
         among, self._among = self._among, None
         if among is not None:
-            if among[-1] is self:
+            if among and among[-1] is self:
                 among.pop()
-            else:
+            elif self in among:  # else a forked child has left it behind
                 among.remove(self)
 
     # -- locks and children -----------------------------------------------------------------

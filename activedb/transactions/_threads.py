@@ -232,14 +232,16 @@ def find_standstill(start: Key) -> tuple[Step, ...] | None:
     return graph.cycle(start, soft=False) or graph.cycle(start, soft=True)
 
 
-def forget_all() -> None:
-    """Forget every thread and its transactions, as in a forked child, where they are not."""
+def forget_all() -> list[Node]:
+    """Forget every thread, and return what was open on them. REQUIRES: a forked child."""
     global _latch
     _latch = threading.Lock()
     _sleepers.clear()
+    found = [node for nodes in list(_by_thread.values()) for node in nodes]
     _by_thread.clear()
     del _here.nodes[:]
     _by_thread[get_ident()] = _here.nodes
+    return found
 
 
 def _key(node: Node) -> Key:
