@@ -46,6 +46,7 @@ from activedb.engine._triggering import Triggering
 from activedb.engine._workers import Worker
 from activedb.errors import ConfigurationError, DefinitionError, TransactionStateError
 from activedb.events import Occurrence, Timestamp
+from activedb.functions import calling, checked_function
 from activedb.metrics import Counters
 from activedb.rules import Action, Catalog, Condition, OnUncertain, Rule
 from activedb.scheduling import Program, Scheduler, SharedTable
@@ -451,7 +452,7 @@ class Database:
             if nothing was committed.
         """
         run = Run(of_application=True, called=getattr(function, "__qualname__", ""))
-        return self._forest.run(lambda t: function(t, *args, **kwargs), run)
+        return self._forest.run(calling(function, "run()", args, kwargs), run)
 
     def with_timeout(self, timeout: float) -> TimedRuns:
         """What can be done with a limit of time, in seconds: ``db.with_timeout(5).run(f, …)``.
@@ -576,6 +577,7 @@ class Database:
         TransactionStateError
             Inside a transaction, or if another thread is at it.
         """
+        _check_callback(on_progress, "on_progress=")
         return self._worker.run(stop or threading.Event(), poll_s=poll_s, on_progress=on_progress)
 
     def join(self) -> None:
@@ -638,6 +640,7 @@ class Database:
         TransactionStateError
             Inside a transaction.
         """
+        _check_callback(on_progress, "on_progress=")
         if isinstance(poll_s, bool) or not isinstance(poll_s, int | float) or not 0 < poll_s < 1e6:
             raise ConfigurationError(f"poll_s takes a positive number of seconds, not {poll_s!r}")
         return follow(
@@ -741,6 +744,7 @@ class Database:
         on_progress : callable ``(number, of)``, optional
             Called after each letter.
         """
+        _check_callback(on_progress, "on_progress=")
         return self._dead_letters.retry_all(source, on_progress)
 
     # -- streams ---------------------------------------------------------------------------
@@ -990,6 +994,7 @@ class Database:
         TransactionStateError
             Inside a transaction.
         """
+        _check_callback(on_batch, "on_batch=")
         if not self._store.is_shared:
             raise ConfigurationError(
                 "memory:// belongs to this process, Spark cannot write to it: set ACTIVEDB_URL to "
@@ -1213,6 +1218,11 @@ class Database:
         t.hierarchy.durable.append(
             lambda connection: self._launcher.journal.write_letters(connection, rows)
         )
+
+
+def _check_callback(function: Callable[..., Any] | None, what: str) -> None:
+    if function is not None:
+        checked_function(function, what)
 
 
 def _close_at_exit(database: Database) -> Callable[[], None]:

@@ -15,6 +15,7 @@ from activedb.events._primitives import (
 )
 from activedb.events._schedules import At, Cron, Every, Schedule
 from activedb.events._timestamps import microseconds
+from activedb.functions import checked_function
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -281,6 +282,9 @@ def _primitive(
         raise PatternError(f"where takes a function of the occurrence, not {predicate!r}")
     if reading is not None and not callable(reading):
         raise PatternError(f"reading takes a function of (t, o), not {reading!r}")
+    for function, what in ((predicate, "the predicate (where=)"), (reading, "the reading")):
+        if function is not None:
+            checked_function(function, f"{what} of {key[0]} {key[1]}")
     checked = None if alias is None else checked_alias(alias)
     if getattr(predicate, "part_names", None):
         raise PatternError(

@@ -10,11 +10,13 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import insert, select, text
-from sqlalchemy.orm import Session
+from sqlalchemy import create_engine, insert, select, text
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
+from sqlalchemy.pool import NullPool
 
 import activedb as adb
 from activedb.errors import WrongProcess
+from activedb.transactions import current_transaction
 from tests.databases import PATIENCE_S, Place, in_thread, place, until
 from tests.transactions.bank import Bank, open_bank
 
@@ -131,7 +133,7 @@ def test_open_transaction_refuses_in_the_child_and_goes_on_in_the_parent(shared:
         ]
         said = [error_of(call) for call in calls]
         assert all("WrongProcess: " in each for each in said), said
-        assert adb.transactions.current_transaction() is None
+        assert current_transaction() is None
         shared.db.run(add, shared, 2)
         return "refused"
 
@@ -164,7 +166,7 @@ def test_block_that_a_child_leaves_raises_there_and_commits_in_the_parent(shared
 
 def test_child_has_the_rules_streams_and_queries_of_the_parent(shared: Bank) -> None:
     db = shared.db
-    stream = db.stream("taps", types={"TAP": ()})
+    stream = db.stream("taps", types={"TAP": ()}, time_column="ts")
 
     @db.rule(on=adb.updated(shared.accounts), name="note")
     def note(t: Transaction, o: Any) -> None:
@@ -211,10 +213,6 @@ def test_child_runs_detached_rules_and_spawned_children_on_threads_of_its_own(
 
 
 def test_child_watches_the_sessions_that_the_parent_watched(shared: Bank) -> None:
-    from sqlalchemy import create_engine
-    from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column, sessionmaker
-    from sqlalchemy.pool import NullPool
-
     class Base(DeclarativeBase):
         metadata = shared.db.metadata
 
@@ -247,7 +245,7 @@ def test_child_watches_the_sessions_that_the_parent_watched(shared: Bank) -> Non
 
 
 def test_what_hung_on_the_database_object_refuses_in_the_child(shared: Bank) -> None:
-    rules, stream = shared.db.rules, shared.db.stream("taps", types={"TAP": ()})
+    rules, stream = shared.db.rules, shared.db.stream("taps", types={"TAP": ()}, time_column="ts")
     run = shared.db.stream_run(stream)
     begun = shared.db.transaction()  # not entered
 
@@ -270,7 +268,7 @@ def test_database_in_memory_refuses_in_the_child() -> None:
         said = in_child(lambda: error_of(lambda: bank.db.run(add, bank)))
         assert said.startswith("WrongProcess: ")
         assert "memory://" in said
-        assert "none" == in_child(lambda: error_of(bank.db.close))
+        assert in_child(lambda: error_of(bank.db.close)) == "none"
 
         with bank.db.transaction() as t:
             add(t, bank)
@@ -315,7 +313,7 @@ def test_forks_while_other_threads_are_in_transactions_break_nobody(
 ) -> None:
     url = None if server_kind == "memory" else postgres_url
     with place(url) as where:
-        bank = open_bank(where.open(), {key: 0 for key in range(8)})
+        bank = open_bank(where.open(), dict.fromkeys(range(8), 0))
         stop = threading.Event()
 
         def work(key: int) -> int:
