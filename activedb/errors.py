@@ -36,7 +36,8 @@ attached as ``__cause__``::
     ├── StoreError
     │   ├── RowExists                 insert of a key that is there already
     │   ├── RowNotFound               update or delete of a key that is not there
-    │   ├── InvalidRow                unknown column, missing value, wrong type
+    │   ├── InvalidRow                missing value, wrong type
+    │   │   └── UnknownColumn         a column that the table, or the row, does not have
     │   ├── ConstraintViolation       a constraint of the database refused the row
     │   │   ├── UniqueViolation       another row has the same key or unique value
     │   │   └── ForeignKeyViolation   a row refers to what is not there, or is referred to
@@ -133,6 +134,7 @@ __all__ = [
     "TransactionTimeout",
     "UncertainOrder",
     "UniqueViolation",
+    "UnknownColumn",
     "UnknownName",
     "UnsupportedStatement",
     "UntrustedFile",
@@ -370,6 +372,12 @@ class RowNotFound(StoreError):
 
 class InvalidRow(StoreError):
     """A row with an unknown column, a missing value or a value of the wrong type."""
+
+
+class UnknownColumn(InvalidRow, KeyError):
+    """A column was named that the table, or the row, does not have."""
+
+    __str__ = Exception.__str__  # that of a KeyError shows a repr
 
 
 class ConstraintViolation(StoreError):

@@ -226,6 +226,8 @@ class Database:
 
     def rule(
         self,
+        function: Any = None,
+        /,
         *,
         on: Any = None,
         when: Condition | None = None,
@@ -256,9 +258,12 @@ class Database:
         when : callable ``(t, o)``, optional
             The condition, evaluated in the rule's own subtransaction. It may only read: what it
             writes is refused with `ConditionWrites`, and the rule fails.
-        coupling : {"immediate", "deferred", "detached", "sequential"}
-            When it runs: at the event or at the commit point, as a child; at the event or after
-            the triggering commit, as a top-level transaction.
+        coupling : {"immediate", "deferred", "detached", "causal", "sequential", "exclusive"}
+            When it runs. As a child of the triggering transaction: at the event (immediate), or at
+            its commit point (deferred). As a top-level transaction: at the event, whatever becomes
+            of the triggering one (detached), or so that it commits only after that one and aborts
+            with it (causal); after the triggering commit (sequential); if the triggering one aborts
+            (exclusive).
         priority : int, optional
             Higher first among rules triggered together, equal ones in parallel, None last.
         on_abort : {"triggering", "rule"}
@@ -305,6 +310,11 @@ class Database:
         DefinitionError
             If something else about the rule has no meaning.
         """
+        if function is not None:
+            raise DefinitionError(
+                f"db.rule takes what follows it in parentheses, and has got {function!r}: write "
+                f"@db.rule(on=…) above the function, with the event that triggers it"
+            )
 
         def define(action: A) -> A:
             self._rules.define(

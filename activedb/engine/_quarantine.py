@@ -117,6 +117,8 @@ def failure_of(rule: str, error: BaseException) -> RuleFailed:
     """What to say of a rule that has failed with `error`, which is the cause of the result."""
     if isinstance(error, RuleInQuarantine):
         return error
-    failed = RuleFailed(f"rule {rule} failed: {error}", rule=rule)
+    # Of other people's errors the text alone may say little: that of a KeyError is a name.
+    kind = "" if isinstance(error, ActiveDBError) else f"{type(error).__name__}: "
+    failed = RuleFailed(f"rule {rule} failed: {kind}{error}", rule=rule)
     failed.__cause__ = error
     return failed

@@ -16,6 +16,7 @@ from activedb.events._primitives import (
 from activedb.events._schedules import At, Cron, Every, Schedule
 from activedb.events._timestamps import microseconds
 from activedb.functions import checked_function
+from activedb.spelling import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -142,7 +143,8 @@ def updated(
             raise PatternError(f"updated({name}, …) takes column names, not {column!r}")
         if known is not None and column not in known:
             raise PatternError(
-                f"table {name} has no column {column!r}: name one of {', '.join(known)}"
+                f"table {name} has no column {column!r}: name one of "
+                f"{', '.join(known)}{nearest(column, known)}"
             )
     return _primitive(("update", name), tuple(dict.fromkeys(columns)), where, alias, reading)
 

@@ -166,7 +166,7 @@ def test_block_that_a_child_leaves_raises_there_and_commits_in_the_parent(shared
 
 def test_child_has_the_rules_streams_and_queries_of_the_parent(shared: Bank) -> None:
     db = shared.db
-    stream = db.stream("taps", types={"TAP": ()}, time_column="ts")
+    stream = db.stream("taps", types={"TAP": ()}, type="t", timestamp="ts")
 
     @db.rule(on=adb.updated(shared.accounts), name="note")
     def note(t: Transaction, o: Any) -> None:
@@ -245,7 +245,10 @@ def test_child_watches_the_sessions_that_the_parent_watched(shared: Bank) -> Non
 
 
 def test_what_hung_on_the_database_object_refuses_in_the_child(shared: Bank) -> None:
-    rules, stream = shared.db.rules, shared.db.stream("taps", types={"TAP": ()}, time_column="ts")
+    rules, stream = (
+        shared.db.rules,
+        shared.db.stream("taps", types={"TAP": ()}, type="t", timestamp="ts"),
+    )
     run = shared.db.stream_run(stream)
     begun = shared.db.transaction()  # not entered
 
