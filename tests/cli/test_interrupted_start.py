@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.patience import PATIENCE_S
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -50,7 +52,7 @@ def interrupted(
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
         check=False,
     )
 
@@ -75,6 +77,10 @@ def test_interrupt_while_a_command_loads_what_it_needs_is_one_line(tmp_path: Pat
 def test_other_programs_have_their_own_way_with_interrupts(tmp_path: Path) -> None:
     program = "import signal, activedb; print(signal.getsignal(signal.SIGINT).__name__)"
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=True,
     )
     assert done.stdout == "default_int_handler\n"

@@ -17,7 +17,8 @@ from sqlalchemy.pool import NullPool
 import activedb as adb
 from activedb.errors import WrongProcess
 from activedb.transactions import current_transaction
-from tests.databases import PATIENCE_S, Place, in_thread, place, until
+from tests.databases import Place, in_thread, place, until
+from tests.patience import PATIENCE_S
 from tests.transactions.bank import Bank, open_bank
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from sqlalchemy import select
 
 import activedb as adb
 from activedb.errors import Deadlock, RuleFailed, SelfDeadlock
-from tests.databases import PATIENCE_S, in_thread, lock_waits, place, until
+from tests.databases import in_thread, lock_waits, place, until
+from tests.patience import PATIENCE_S
 from tests.transactions.bank import Bank, open_bank
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from activedb import Transaction
 
-# The limit of waits is a minute in these tests, and PATIENCE_S half of that.
+# The limit of waits is twice PATIENCE_S in these tests: whoever waits for ever is found out.
 
 
 def put(t: Transaction, bank: Bank, key: int = 1, balance: int = 5) -> None:
