@@ -95,7 +95,7 @@ MISTAKES: dict[str, tuple[Callable[[adb.Database], object], type[ActiveDBError],
         f"the row {NEAR}",
     ),
     "read a misspelt column of many": (
-        lambda db: db.run(lambda t: t.get_many(accounts(db), [1])[0]["balanec"]),
+        lambda db: db.run(lambda t: t.get_many(accounts(db), [1])[1]["balanec"]),
         UnknownColumn,
         f"the row {NEAR}",
     ),
