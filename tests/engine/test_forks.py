@@ -175,7 +175,7 @@ def test_child_has_the_rules_streams_and_queries_of_the_parent(shared: Bank) -> 
 
     @db.rule(on=adb.event("TAP"), name="tapped")
     def tapped(t: Transaction, o: Any) -> None:
-        t.insert(shared.notes, {"id": os.getpid() + 1_000_000, "text": f"tap {o['key']}"})
+        t.insert(shared.notes, {"id": os.getpid() + 1_000_000, "text": f"tap {o.params['key']}"})
 
     db.rules.disable("note")
     db.rules.enable("note")
