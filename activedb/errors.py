@@ -26,7 +26,9 @@ attached as ``__cause__``::
     │   ├── TransactionCancelled      somebody cancelled it from outside
     │   ├── TransactionTimeout        it did not end in the time it was given
     │   ├── TransactionStateError     a move the lifecycle does not allow
-    │   │   └── WrongThread           used by a thread it does not run on
+    │   │   ├── WrongThread           used by a thread it does not run on
+    │   │   └── WrongProcess          used by a child that was forked from its process
+    │   ├── SelfDeadlock              a wait that only the waiting thread could end
     │   ├── Deadlock                  chosen as victim; safe to retry
     │   ├── LockTimeout               a lock was not granted in time
     │   │   └── LockNotAvailable      a lock was not free at once, as asked with nowait
@@ -35,7 +37,8 @@ attached as ``__cause__``::
     ├── StoreError
     │   ├── RowExists                 insert of a key that is there already
     │   ├── RowNotFound               update or delete of a key that is not there
-    │   ├── InvalidRow                unknown column, missing value, wrong type
+    │   ├── InvalidRow                missing value, wrong type
+    │   │   └── UnknownColumn         a column that the table, or the row, does not have
     │   ├── ConstraintViolation       a constraint of the database refused the row
     │   │   ├── UniqueViolation       another row has the same key or unique value
     │   │   └── ForeignKeyViolation   a row refers to what is not there, or is referred to
@@ -121,6 +124,7 @@ __all__ = [
     "RuleInQuarantine",
     "RuleSignatureError",
     "RuleSyntaxError",
+    "SelfDeadlock",
     "SerializationConflict",
     "ServerUnreachable",
     "StatementCancelled",
@@ -135,6 +139,7 @@ __all__ = [
     "TransactionTimeout",
     "UncertainOrder",
     "UniqueViolation",
+    "UnknownColumn",
     "UnknownName",
     "UnsuitablePooler",
     "UnsupportedStatement",
@@ -143,6 +148,7 @@ __all__ = [
     "WorkflowChanged",
     "WorkflowCycle",
     "WorkflowError",
+    "WrongProcess",
     "WrongThread",
 ]
 
@@ -316,6 +322,14 @@ class WrongThread(TransactionStateError):
     """A transaction was used by a thread that it does not run on."""
 
 
+class WrongProcess(TransactionStateError):
+    """Something of a parent process was used by a child that was forked from it."""
+
+
+class SelfDeadlock(TransactionError):
+    """A wait that nothing but the waiting thread itself could end; trying again is of no use."""
+
+
 class Deadlock(TransactionError):
     """This transaction was chosen as the victim of a deadlock; retrying it is safe.
 
@@ -375,6 +389,12 @@ class RowNotFound(StoreError):
 
 class InvalidRow(StoreError):
     """A row with an unknown column, a missing value or a value of the wrong type."""
+
+
+class UnknownColumn(InvalidRow, KeyError):
+    """A column was named that the table, or the row, does not have."""
+
+    __str__ = Exception.__str__  # that of a KeyError shows a repr
 
 
 class ConstraintViolation(StoreError):

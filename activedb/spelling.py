@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-__all__ = ["did_you_mean", "listed"]
+__all__ = ["did_you_mean", "listed", "nearest"]
 
 _NEAR_MAX, _SHOWN_MAX = 3, 10
 
@@ -23,6 +23,12 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
         return "there are none"
     more = ", …" if len(names) > _SHOWN_MAX else ""
     return f"there are {', '.join(map(repr, names[:_SHOWN_MAX]))}{more}"
+
+
+def nearest(name: object, known: Iterable[str]) -> str:
+    """As `did_you_mean`, for the end of a message that tells all that there are already."""
+    near = difflib.get_close_matches(str(name), sorted(known), _NEAR_MAX)
+    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
 def listed(names: Iterable[str]) -> str:

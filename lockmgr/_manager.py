@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     OnWait: TypeAlias = "Callable[[tuple[Edge, ...]], object]"
+    OnSleep: TypeAlias = "Callable[[], object]"
 
 __all__ = ["LockManager"]
 
@@ -146,6 +147,7 @@ class LockManager:
         mode: Mode,
         timeout_s: float | None = None,
         on_wait: OnWait | None = None,
+        on_sleep: OnSleep | None = None,
     ) -> None:
         """Hold `resource` in `mode` (at least), blocking until that is granted.
 
@@ -162,6 +164,9 @@ class LockManager:
             does; None waits without end.
         on_wait : callable ``(edges)``, optional
             Called before the thread goes to sleep, with whom it waits for; no latch is held.
+        on_sleep : callable ``()``, optional
+            Called after that, for those who know of waits that the table does not: it may call
+            `overtake`, and what it raises ends the wait.
 
         Raises
         ------
@@ -197,11 +202,24 @@ class LockManager:
                 edges = () if on_wait is None or sleeper is None else self._table.edges(tid)
             _wake(woken)
             tell = None if on_wait is None else partial(on_wait, edges)
-            self._see_through(tid, reply, sleeper, deadline_s, tell)
+            self._see_through(tid, reply, sleeper, deadline_s, tell, on_sleep)
             wait = deadline_s is None or self._clock() < deadline_s
 
+    def overtake(self, tid: int) -> bool:
+        """Let `tid` pass the queue it waits in; see `LockTable.overtake`."""
+        with self._latch:
+            effects = self._table.overtake(tid)
+            woken = self._hand_over(effects)
+        _wake(woken)
+        return bool(effects)
+
     def await_end(
-        self, tid: int, of: int, timeout_s: float | None = None, on_wait: OnWait | None = None
+        self,
+        tid: int,
+        of: int,
+        timeout_s: float | None = None,
+        on_wait: OnWait | None = None,
+        on_sleep: OnSleep | None = None,
     ) -> None:
         """Block until transaction `of` has ended, for one that depends on it.
 
@@ -217,7 +235,7 @@ class LockManager:
             edges = () if on_wait is None or sleeper is None else self._table.edges(tid)
         _wake(woken)
         tell = None if on_wait is None else partial(on_wait, edges)
-        self._see_through(tid, reply, sleeper, deadline_s, tell)
+        self._see_through(tid, reply, sleeper, deadline_s, tell, on_sleep)
 
     def await_causes(self, tid: int, timeout_s: float | None = None) -> None:
         """Block until nobody is left on whom `tid` causally depends, so that it may commit.
@@ -318,6 +336,7 @@ class LockManager:
         sleeper: _Sleeper | None,
         deadline_s: float | None,
         tell: Callable[[], object] | None = None,
+        on_sleep: OnSleep | None = None,
     ) -> None:
         """Sleep if need be, until the call may return; raise if it may not."""
         if isinstance(reply, Denied):
@@ -326,7 +345,7 @@ class LockManager:
             raise _timed_out(reply.edges)
         if sleeper is None or not isinstance(reply, Blocked):
             return
-        edges = self._sleep(tid, sleeper, deadline_s, tell)
+        edges = self._sleep(tid, sleeper, deadline_s, tell, on_sleep)
         if edges is not None:
             raise _timed_out(edges)
         if sleeper.cancelled:
@@ -340,12 +359,15 @@ class LockManager:
         sleeper: _Sleeper,
         deadline_s: float | None,
         tell: Callable[[], object] | None,
+        on_sleep: OnSleep | None,
     ) -> tuple[Edge, ...] | None:
         """Block until somebody ends the wait; if nobody did, return the edges that it had."""
         started_s = self._clock()
         try:
             if tell is not None:
                 tell()
+            if on_sleep is not None:
+                on_sleep()
             sleeper.waiter.wait(None if deadline_s is None else max(0.0, deadline_s - started_s))
         finally:  # an interrupt must not leave the request in the queue either
             edges = self._rise(tid, started_s)

@@ -55,6 +55,8 @@ class EdgeKind(StrEnum):
     """wait-for-commit: a dependent transaction, about to end, waits for the other to end."""
     INLINE = "inline"
     """The waiter runs on the thread of the other, a superior, which is blocked."""
+    THREAD = "thread"
+    """The waiter goes on on a thread that sleeps in a wait of the other; callers find these."""
 
 
 class Edge(NamedTuple):
@@ -87,6 +89,8 @@ class Edge(NamedTuple):
                 return f"{waiter} waits for the commit of its child {other}"
             if self.kind is EdgeKind.INLINE:
                 return f"{waiter} runs on the thread of its superior {other}, which is blocked"
+            if self.kind is EdgeKind.THREAD:
+                return f"{waiter} is open on the thread that sleeps in the wait of {other}"
             return f"{waiter} waits for the end of {other}, on which it depends"
         reason = {
             EdgeKind.HELD: "which holds it in",

@@ -73,6 +73,13 @@ class VerifyingLockTable(LockTable):
         self._check_victims(reply.effects, reply)
         return reply
 
+    def overtake(self, tid: int) -> Effects:
+        """Overtake, then verify."""
+        effects = super().overtake(tid)
+        self.verify()
+        self._check_victims(effects)
+        return effects
+
     def cancel(self, tid: int) -> Effects:
         """Cancel, then verify."""
         effects = super().cancel(tid)

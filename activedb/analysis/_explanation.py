@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,7 +84,9 @@ class Explanation:
         }
 
 
-def explain(analysis: Analysis, event: str) -> Explanation:
+def explain(
+    analysis: Analysis, event: str, *, columns: Mapping[str, Collection[str]] | None = None
+) -> Explanation:
     """Tell what an event sets going; each rule is unfolded once, so O(rules + edges).
 
     Parameters
@@ -95,13 +97,22 @@ def explain(analysis: Analysis, event: str) -> Explanation:
         ``"update accounts.balance"``, ``"delete accounts"``, ``"late ward"`` for late events of
         the stream ward (a colon does for the space); a clock event as it is shown, ``"EVERY 60s"``;
         ``"time"`` for all that time triggers.
+    columns : mapping of str to collection of str, optional
+        The columns of each table that is declared.
 
     Raises
     ------
     DefinitionError
-        If no rule listens to such an event or raises it.
+        If no rule listens to such an event or raises it, or the table has no such column.
     """
     effect = _effect(analysis, event)
+    if isinstance(effect, Change) and effect.column is not None:
+        known = None if columns is None else columns.get(effect.table)
+        if known is not None and effect.column not in known:
+            raise DefinitionError(
+                f"table {effect.table} has no column {effect.column!r}; "
+                f"{did_you_mean(effect.column, known)}"
+            )
     by_name = {profile.name: profile for profile in analysis.rules}
     hearing: dict[Role, dict[str, None]] = {role: {} for role in Role}
     for profile in analysis.rules:

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
+from activedb._starting import started
 from activedb.cli._audit import run_audit
 from activedb.cli._batches import app as batches
 from activedb.cli._bench import bench
@@ -265,9 +266,15 @@ for command in (match, status, top, dashboard, doctor, migrate, bench, roles, gr
 
 def main() -> None:
     """Run the command line and exit with its status."""
-    # Of a flush that the server refused psycopg warns; the error says the same and more.
-    logging.getLogger("psycopg").setLevel(logging.ERROR)
-    sys.exit(_status(sys.argv[1:]))
+    try:
+        started()
+        # Of a flush that the server refused psycopg warns; the error says the same and more.
+        logging.getLogger("psycopg").setLevel(logging.ERROR)
+        status = _status(sys.argv[1:])
+    except KeyboardInterrupt:  # between two steps
+        status = INTERRUPTED
+        typer.echo("interrupted", err=True)
+    sys.exit(status)
 
 
 def _status(arguments: list[str]) -> int:

@@ -154,7 +154,8 @@ def explain(
     """Show which rules an event can trigger, in which order, and what these can in turn."""
     from activedb.analysis import explain, explained
 
-    explanation = explain(_analysis(file, url), event)
+    columns: dict[str, list[str]] = {}
+    explanation = explain(_analysis(file, url, columns=columns), event, columns=columns)
     if as_json:
         _print(explanation.as_dict())
     else:
@@ -269,8 +270,16 @@ def _switch(name: str, file: Path | None, url: str | None, *, enabled: bool, as_
         typer.echo(f"rule {name} is {'enabled' if enabled else 'disabled'} (version {version})")
 
 
-def _analysis(file: Path, url: str | None, reasons: dict[str, str] | None = None) -> Analysis:
-    """Load a file and analyze its rules; `reasons` gets why some of them are in quarantine."""
+def _analysis(
+    file: Path,
+    url: str | None,
+    reasons: dict[str, str] | None = None,
+    columns: dict[str, list[str]] | None = None,
+) -> Analysis:
+    """Load a file and analyze its rules.
+
+    `reasons` gets why some of them are in quarantine, `columns` those of each declared table.
+    """
     os.environ["ACTIVEDB_URL"] = "memory://" if url is None else url
     with ExitStack() as open_ones:
         with redirect_stdout(sys.stderr):
@@ -283,6 +292,10 @@ def _analysis(file: Path, url: str | None, reasons: dict[str, str] | None = None
                 f"{file} declares rules on {len(found)} databases; analyze one at a time, in a "
                 f"file of its own"
             )
+        if columns is not None:
+            for db in databases:
+                for table in db.metadata.tables.values():
+                    columns[table.fullname] = [str(column.name) for column in table.columns]
         if reasons is not None:
             entries = [entry for db in databases for entry in db.rules if entry.quarantine]
             reasons.update((entry.name, entry.quarantine or "") for entry in entries)

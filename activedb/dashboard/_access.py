@@ -13,7 +13,6 @@ Nothing here writes a token, a cookie or an address with its query into a log.
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import logging
 from hashlib import sha256
 from html import escape
@@ -25,8 +24,9 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from activedb.errors import ConfigurationError
+from activedb.loopback import is_loopback
 
-__all__ = ["Access", "AccessMiddleware", "is_loopback"]
+__all__ = ["Access", "AccessMiddleware"]
 
 TOKEN_LENGTH_MIN = 16
 _TOKEN_LENGTH_MAX = 512
@@ -48,16 +48,6 @@ _HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "SAMEORIGIN",
 }
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this computer can reach a server bound to `host`."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 class Access:

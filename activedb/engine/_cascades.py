@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from activedb.engine._triggered import Triggered
-from activedb.errors import CycleLimitExceeded, RuleFailed
+from activedb.errors import ActiveDBError, CycleLimitExceeded, RuleFailed
 from activedb.transactions import Transaction
 
 __all__ = ["failed_in", "too_deep", "too_many_cycles"]
@@ -47,8 +47,13 @@ def failed_in(rule: str, error: BaseException) -> str:
         names.append(cause.rule)
         cause = cause.__cause__
     if len(names) == len(set(names)) <= 2 * _SHOWN + 1:
-        return f"rule {rule} failed: {error}"
-    return f"rules {_shown(names)} failed: {cause}"
+        return f"rule {rule} failed: {_told(error)}"
+    return f"rules {_shown(names)} failed: {_told(cause)}"
+
+
+def _told(error: BaseException) -> str:
+    """Return its text; of errors that are not ours with the type, as that of a KeyError is a name."""
+    return str(error) if isinstance(error, ActiveDBError) else f"{type(error).__name__}: {error}"
 
 
 def _shown(chain: Sequence[str]) -> str:

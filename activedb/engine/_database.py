@@ -18,6 +18,7 @@ from activedb.config import Settings
 from activedb.engine._changes import Follower, FollowProgress
 from activedb.engine._dead_letters import DeadLetters, Retried
 from activedb.engine._following import follow, tables_of_rules
+from activedb.engine._forks import track
 from activedb.engine._future import FutureLimit
 from activedb.engine._kept_partials import KeptPartials
 from activedb.engine._launcher import Launcher
@@ -46,6 +47,7 @@ from activedb.engine._triggering import Triggering
 from activedb.engine._workers import Worker
 from activedb.errors import ConfigurationError, DefinitionError, TransactionStateError
 from activedb.events import Occurrence, Timestamp
+from activedb.functions import calling, checked_function
 from activedb.metrics import Counters
 from activedb.rules import Action, Catalog, Condition, OnUncertain, Rule
 from activedb.scheduling import Program, Scheduler, SharedTable
@@ -117,8 +119,15 @@ class Database:
         Where the users' tables are declared.
     """
 
-    def __init__(self, settings: Settings, clock: Clock, *, fresh: bool = False):
-        self.metadata = new_metadata()
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        *,
+        fresh: bool = False,
+        metadata: Any = None,
+    ):
+        self.metadata = new_metadata() if metadata is None else metadata
         self.settings = settings
         self._clock = clock
         self._future = FutureLimit(clock, settings.future_max_s)
@@ -184,9 +193,24 @@ class Database:
             put=self._rules.quarantine,
             refused=self._triggering.figures.refused,
         )
+        self._given_programs: list[dict[str, Any]] = []
         self._closed = False
         self._monitoring = Monitoring.open(self, settings)
         self._at_exit = _close_at_exit(self)
+        track(self)
+
+    def _define_again(self, before: Mapping[str, Any]) -> None:
+        """Define what was defined before a fork; see `_forks`."""
+        for stream in before["_streams"].values():
+            self._columns.declare(stream)
+            self._streams[stream.name] = stream
+        self._rules.texts.queries.update(before["_rules"].texts.queries)
+        for entry in before["_catalog"].committed():
+            self._rules.define(entry.rule)
+        for given in before["_given_programs"]:
+            self.program(**given)
+        self._workflows.update(before["_workflows"])
+        self._forest.watch_on(before["_watched"])
 
     def create_all(self) -> None:
         """Create the declared tables that are missing."""
@@ -205,6 +229,8 @@ class Database:
 
     def rule(
         self,
+        function: Any = None,
+        /,
         *,
         on: Any = None,
         when: Condition | None = None,
@@ -235,9 +261,12 @@ class Database:
         when : callable ``(t, o)``, optional
             The condition, evaluated in the rule's own subtransaction. It may only read: what it
             writes is refused with `ConditionWrites`, and the rule fails.
-        coupling : {"immediate", "deferred", "detached", "sequential"}
-            When it runs: at the event or at the commit point, as a child; at the event or after
-            the triggering commit, as a top-level transaction.
+        coupling : {"immediate", "deferred", "detached", "causal", "sequential", "exclusive"}
+            When it runs. As a child of the triggering transaction: at the event (immediate), or at
+            its commit point (deferred). As a top-level transaction: at the event, whatever becomes
+            of the triggering one (detached), or so that it commits only after that one and aborts
+            with it (causal); after the triggering commit (sequential); if the triggering one aborts
+            (exclusive).
         priority : int, optional
             Higher first among rules that are triggered together or due at one moment, equal ones in
             parallel, None last (``docs/coupling.md``). Not with ``coupling="causal"``.
@@ -285,6 +314,11 @@ class Database:
         DefinitionError
             If something else about the rule has no meaning.
         """
+        if function is not None:
+            raise DefinitionError(
+                f"db.rule takes what follows it in parentheses, and has got {function!r}: write "
+                f"@db.rule(on=…) above the function, with the event that triggers it"
+            )
 
         def define(action: A) -> A:
             self._rules.define(
@@ -432,7 +466,7 @@ class Database:
             if nothing was committed.
         """
         run = Run(of_application=True, called=getattr(function, "__qualname__", ""))
-        return self._forest.run(lambda t: function(t, *args, **kwargs), run)
+        return self._forest.run(calling(function, "run()", args, kwargs), run)
 
     def with_timeout(self, timeout: float) -> TimedRuns:
         """What can be done with a limit of time, in seconds: ``db.with_timeout(5).run(f, …)``.
@@ -558,6 +592,7 @@ class Database:
         TransactionStateError
             Inside a transaction, or if another thread is at it.
         """
+        _check_callback(on_progress, "on_progress=")
         return self._worker.run(stop or threading.Event(), poll_s=poll_s, on_progress=on_progress)
 
     def join(self, timeout: float | None = None) -> None:
@@ -642,6 +677,7 @@ class Database:
         TransactionStateError
             Inside a transaction.
         """
+        _check_callback(on_progress, "on_progress=")
         if isinstance(poll_s, bool) or not isinstance(poll_s, int | float) or not 0 < poll_s < 1e6:
             raise ConfigurationError(f"poll_s takes a positive number of seconds, not {poll_s!r}")
         return follow(
@@ -745,6 +781,7 @@ class Database:
         on_progress : callable ``(number, of)``, optional
             Called after each letter.
         """
+        _check_callback(on_progress, "on_progress=")
         return self._dead_letters.retry_all(source, on_progress)
 
     # -- streams ---------------------------------------------------------------------------
@@ -867,7 +904,9 @@ class Database:
             raise DefinitionError(
                 f"stream {stream.name} runs already: define its programs before it is fed"
             )
-        self._programs.define(program, stream, tables=tables, scheduler=scheduler, outputs=outputs)
+        how = {"tables": tables, "scheduler": scheduler, "outputs": outputs}
+        self._programs.define(program, stream, **how)
+        self._given_programs.append({"program": program, "stream": stream, **how})
         return program
 
     def outputs(self, program: Program | str) -> list[Output]:
@@ -992,6 +1031,7 @@ class Database:
         TransactionStateError
             Inside a transaction.
         """
+        _check_callback(on_batch, "on_batch=")
         if not self._store.is_shared:
             raise ConfigurationError(
                 "memory:// belongs to this process, Spark cannot write to it: set ACTIVEDB_URL to "
@@ -1215,6 +1255,11 @@ class Database:
         t.hierarchy.durable.append(
             lambda connection: self._launcher.journal.write_letters(connection, rows)
         )
+
+
+def _check_callback(function: Callable[..., Any] | None, what: str) -> None:
+    if function is not None:
+        checked_function(function, what)
 
 
 def _close_at_exit(database: Database) -> Callable[[], None]:

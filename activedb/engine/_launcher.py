@@ -35,11 +35,12 @@ from activedb.errors import (
     ConnectionLost,
     FiringsLeft,
     RuleFailed,
+    SelfDeadlock,
     TransactionStateError,
 )
 from activedb.rules import Catalog, Rule
 from activedb.store import Journal
-from activedb.transactions import Forest, Transaction, current_transaction
+from activedb.transactions import Forest, Transaction, current_transaction, sleeping_for
 from coupling import Coupling
 
 __all__ = ["Launcher"]
@@ -90,6 +91,7 @@ class Launcher:
         self._idle = threading.Condition()
         restarts.on_called = self._tell
         self._running: set[str] = set()
+        self._at_work: dict[str, Transaction] = {}  # in whose present try each of them runs
         # Those that a live transaction records with its commit, and starts after it.
         self._committing: WeakKeyDictionary[Transaction, set[str]] = WeakKeyDictionary()
         # Rules of which somebody has recorded firings, and which are not defined here.
@@ -250,6 +252,7 @@ class Launcher:
         finally:
             with self._idle:
                 self._early.discard(name)
+                self._at_work.pop(name, None)
         return True
 
     def expect(self, firing: Firing) -> None:
@@ -409,18 +412,21 @@ class Launcher:
             were given up for now, as they may wait for locks of that one.
         TransactionStateError
             In a detached rule, which would wait for itself, or in a stream's batch.
+        SelfDeadlock
+            If one of them waits for a transaction that is open on this thread.
         """
         self._check_may_wait()
         until_s = None if timeout is None else time.monotonic() + timeout
         is_inside = current_transaction() is not None
         if self.restarts.drop(_LOOK):
             self._look(0)
-        with self._idle:
+        with self._sleeping() as sleeping, self._idle:
             while left := self._left():
                 remaining_s = None if until_s is None else until_s - time.monotonic()
                 is_over = remaining_s is not None and remaining_s <= 0
                 if is_over or (is_inside and not self._running):
                     raise FiringsLeft.of(left)
+                _check_standstill(sleeping)
                 self._idle.wait(remaining_s)
 
     def join_running(self, running_max: int = 0) -> None:
@@ -430,10 +436,22 @@ class Launcher:
         ------
         TransactionStateError
             As in `join`.
+        SelfDeadlock
+            If one of them waits for a transaction that is open on this thread.
         """
         self._check_may_wait()
-        with self._idle:
-            self._idle.wait_for(lambda: len(self._running) <= running_max)
+        with self._sleeping() as sleeping, self._idle:
+            while len(self._running) > running_max:
+                _check_standstill(sleeping)
+                self._idle.wait()
+
+    def _sleeping(self) -> sleeping_for:
+        """Note that this thread waits for the firings that run."""
+        return sleeping_for(self.forest, self._numbers, self._tell)
+
+    def _numbers(self) -> list[int]:
+        """Numbers of the top-level transactions of firings that run."""
+        return [t.id for name, t in list(self._at_work.items()) if name in self._running]
 
     def close(self) -> None:
         """Wait for what runs; what was given up for now is started once more, and then left."""
@@ -501,6 +519,7 @@ class Launcher:
             begin()
         with self._idle:
             self._running.discard(name)
+            self._at_work.pop(name, None)
             self._idle.notify_all()
         self.on_ended(self.running)
 
@@ -586,6 +605,7 @@ class Launcher:
                 raise _DoneElsewhere(row["firing"])
 
         def work(t: Transaction) -> None:
+            self._at_work[row["firing"]] = t
             t.hierarchy.durable.append(mark_done)
             self.triggering.runner.run_rule(t, item)
 
@@ -632,6 +652,15 @@ class Launcher:
         letter = Letter.of_firing(row["firing"], row["occurrence"], failure_of(rule, error))
         self.triggering.counters.add("rules_failed")
         self.journal.bury(row, asdict(letter), keep=False)
+
+
+def _check_standstill(sleeping: sleeping_for) -> None:
+    if sleeping.standstill() is not None:
+        t = current_transaction()
+        raise SelfDeadlock(
+            f"a detached rule waits for what {t.path if t else 'a transaction'} has, which is open "
+            f"on this thread and would wait for that rule: end the transaction before join()"
+        )
 
 
 class _DoneElsewhere(ActiveDBError):

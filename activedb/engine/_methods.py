@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec, TypeVar
 
 from activedb.errors import DefinitionError
+from activedb.functions import checked_function, checked_result
 
 __all__ = ["RaiseEvent", "emitting"]
 
@@ -34,11 +35,7 @@ def emitting(function: Callable[P, T], raise_event: RaiseEvent) -> Callable[P, T
             f"emits decorates a function or method, not {function!r}; put it below @property, "
             f"@classmethod and @staticmethod"
         )
-    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
-        raise DefinitionError(
-            f"emits decorates functions that return what they compute; {function.__qualname__} is "
-            f"a coroutine or generator, so let it raise events with db.signal(…)"
-        )
+    checked_function(function, f"{function.__qualname__}, which emits decorates,")
     name = function.__qualname__
     signature = inspect.signature(function)
     # The receiver of a method is no parameter of the event.
@@ -50,7 +47,7 @@ def emitting(function: Callable[P, T], raise_event: RaiseEvent) -> Callable[P, T
         bound.apply_defaults()
         params = {key: value for key, value in bound.arguments.items() if key != receiver}
         raise_event("call", name, params)
-        result: T = function(*args, **kwargs)
+        result: T = checked_result(function(*args, **kwargs), f"{name}, which emits decorates,")
         raise_event("return", name, {**params, "result": result})
         return result
 

@@ -21,6 +21,7 @@ from activedb.events._kleene import Kleene
 from activedb.events._names import name_text, repeated
 from activedb.events._primitives import Negation, Primitive, seconds_text, where_text
 from activedb.events._query import Query
+from activedb.functions import checked_function
 
 __all__ = ["Combination", "PartsReading"]
 
@@ -97,6 +98,7 @@ class Combination(Expression):
         """
         if not callable(predicate):
             raise PatternError(f"where() takes a function of the parts, not {predicate!r}")
+        checked_function(predicate, "the predicate given to where()")
         if getattr(predicate, "uses_this", False):
             raise PatternError(
                 f"{predicate!r} is about one event, and {self!r} has several: write "
@@ -119,6 +121,7 @@ class Combination(Expression):
         """
         if not callable(reading):
             raise PatternError(f"reading() takes a function of (t, parts), not {reading!r}")
+        checked_function(reading, "the function given to reading()")
         return replace(self, readings=(*self.readings, reading))
 
     def within(self, window: float | timedelta) -> Self:

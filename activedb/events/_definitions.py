@@ -15,6 +15,8 @@ from activedb.events._primitives import (
 )
 from activedb.events._schedules import At, Cron, Every, Schedule
 from activedb.events._timestamps import microseconds
+from activedb.functions import checked_function
+from activedb.spelling import nearest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -141,7 +143,8 @@ def updated(
             raise PatternError(f"updated({name}, …) takes column names, not {column!r}")
         if known is not None and column not in known:
             raise PatternError(
-                f"table {name} has no column {column!r}: name one of {', '.join(known)}"
+                f"table {name} has no column {column!r}: name one of "
+                f"{', '.join(known)}{nearest(column, known)}"
             )
     return _primitive(("update", name), tuple(dict.fromkeys(columns)), where, alias, reading)
 
@@ -281,6 +284,9 @@ def _primitive(
         raise PatternError(f"where takes a function of the occurrence, not {predicate!r}")
     if reading is not None and not callable(reading):
         raise PatternError(f"reading takes a function of (t, o), not {reading!r}")
+    for function, what in ((predicate, "the predicate (where=)"), (reading, "the reading")):
+        if function is not None:
+            checked_function(function, f"{what} of {key[0]} {key[1]}")
     checked = None if alias is None else checked_alias(alias)
     if getattr(predicate, "part_names", None):
         raise PatternError(

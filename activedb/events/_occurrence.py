@@ -9,6 +9,7 @@ from typing import Any, Never
 from activedb.errors import BadEvent
 from activedb.events._accuracy import AccuracyInterval
 from activedb.events._timestamps import Timestamp, microseconds
+from activedb.named_values import NamedValues
 
 __all__ = ["Occurrence", "Parts", "occurrence"]
 
@@ -155,8 +156,8 @@ class Occurrence:
                 f"the data change on {name!r} takes its parameters from its rows: "
                 "leave out params and parts"
             )
-        before = None if old is None else _read_only(old, name)
-        after = None if new is None else _read_only(new, name)
+        before = None if old is None else _row(old, name)
+        after = None if new is None else _row(new, name)
         change = "insert" if before is None else "delete" if after is None else "update"
         _put_key(self, (change, name))
         _put_params(self, before if after is None else after)
@@ -286,3 +287,8 @@ def _extent(name: str, parts: Parts, low_us: int, high_us: int) -> tuple[int, in
             f"the parts of {name!r} must be occurrences or tuples of them, not {part!r}"
         ) from None
     return low_us, high_us
+
+
+def _row(mapping: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A row of the table `name`, read-only."""
+    return MappingProxyType(NamedValues(_read_only(mapping, name)))

@@ -10,6 +10,7 @@ from activedb.errors import BadEvent, PatternError
 from activedb.events._expression import Expression, Reader
 from activedb.events._names import dotted_text, name_text
 from activedb.events._occurrence import Occurrence
+from activedb.functions import checked_result
 
 if TYPE_CHECKING:
     from activedb.events._kleene import Kleene
@@ -98,7 +99,9 @@ class Primitive(Expression):
             return False
         if self.columns and not any(_changed(o, column) for column in self.columns):
             return False
-        return self.predicate is None or bool(self.predicate(o))
+        if self.predicate is None:
+            return True
+        return bool(checked_result(self.predicate(o), "the predicate (where=)"))
 
     def many(self, minimum: int = 1, maximum: int | None = None, *, greedy: bool = True) -> Kleene:
         """Several of them in a row of time, as a part of a sequence; as `many`."""

@@ -13,6 +13,7 @@ from activedb.errors import BadEvent, ConfigurationError, ProducerSilent
 from activedb.events._accuracy import AccuracyInterval
 from activedb.events._occurrence import Occurrence
 from activedb.events._producer import NEVER_US, NOT_YET_US, Key, Producer
+from activedb.functions import checked_result
 
 __all__ = ["Key", "Producers"]
 
@@ -285,7 +286,7 @@ class Producers:
             producer.heard_us = now_us
             if self._on_silent is None:
                 raise error
-            self._on_silent(error)
+            checked_result(self._on_silent(error), "on_silent=")
         return [producer.name for producer in silent]
 
     def _sender(self, o: Occurrence, name: str | None) -> Producer:

@@ -7,20 +7,9 @@ import ipaddress
 
 from activedb.config import Settings
 from activedb.errors import ConfigurationError
+from activedb.loopback import is_loopback
 
-__all__ = ["Access", "is_loopback"]
-
-_NAMES_OF_LOOPBACK = ("localhost",)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host's name, or address, is that of this computer and reached from it alone."""
-    if host.lower() in _NAMES_OF_LOOPBACK:
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
+__all__ = ["Access"]
 
 
 class Access:

@@ -132,6 +132,10 @@ class Catalog:
         found = [entry for entry in seen.values() if entry is not None]
         return sorted(found, key=_order)
 
+    def committed(self) -> list[RegisteredRule]:
+        """All rules as they are committed, in the order of definition; takes no latch."""
+        return sorted(self._rules.values(), key=_order)
+
     def __iter__(self) -> Iterator[Rule]:
         return iter([entry.rule for entry in self.entries()])
 

@@ -11,6 +11,7 @@ from typing import Any, Concatenate, TypeAlias, TypeVar
 
 from activedb.errors import DefinitionError, PatternError, RuleSignatureError
 from activedb.events import Expression, Occurrence
+from activedb.functions import checked_function, checked_result
 from activedb.rules._declared import Declared
 from activedb.rules._without_event import FindReads, event_of_reads
 from activedb.transactions import Transaction
@@ -220,11 +221,14 @@ class Rule:
 
     def holds(self, t: Transaction, o: Occurrence) -> bool:
         """Whether the condition, if there is one, is true of `o` in `t`."""
-        return self.when is None or bool(self.when(t, o, **self._of_when))
+        if self.when is None:
+            return True
+        said = self.when(t, o, **self._of_when)
+        return bool(checked_result(said, f"the condition (when=) of rule {self.name}"))
 
     def act(self, t: Transaction, o: Occurrence) -> None:
         """Run the action in `t` for `o`."""
-        self.action(t, o, **self._of_action)
+        checked_result(self.action(t, o, **self._of_action), f"the action of rule {self.name}")
 
 
 def _one_of(choices: Iterable[E], value: str, rule: str, option: str) -> E:
@@ -246,8 +250,11 @@ def _checked_bound(rule: str, partials_max: Any) -> int | None:
 
 
 def _checked_policy(rule: str, on_uncertain: Any) -> OnUncertain:
-    if callable(on_uncertain) or (isinstance(on_uncertain, str) and on_uncertain in _POLICIES):
+    if callable(on_uncertain):
+        checked_function(on_uncertain, f"on_uncertain= of rule {rule}")
         return on_uncertain  # type: ignore[no-any-return]  # checked
+    if isinstance(on_uncertain, str) and on_uncertain in _POLICIES:
+        return on_uncertain
     raise DefinitionError(
         f"rule {rule}: on_uncertain={on_uncertain!r} is not one of "
         f"{', '.join(map(repr, _POLICIES))} or a function"
@@ -285,6 +292,7 @@ def _params_of(rule: str, what: str, function: Any, params: Mapping[str, Any]) -
     """Those of `params` that a function takes, which can then be called with them."""
     if not callable(function):
         raise RuleSignatureError(f"rule {rule}: the {what} is not a function: {function!r}")
+    checked_function(function, f"the {what} of rule {rule}")
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from activedb.errors import DefinitionError
+from activedb.functions import checked_function
 from activedb.scheduling._body import Body, View
 from activedb.scheduling._operations import Operation, Read, Write
 from activedb.scheduling._tables import Range, Ref
@@ -69,6 +70,7 @@ class Access:
             raise DefinitionError(f"{target!r} is read, not written: one key at a time is written")
         if not callable(function):
             raise DefinitionError(f"WRITE of {target!r} takes a function, not {function!r}")
+        checked_function(function, f"the function of a WRITE of {target!r}")
         sources = (target,) if reads is None else tuple(reads)
         for source in sources:
             _check_ref(source)

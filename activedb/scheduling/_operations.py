@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import Any, NamedTuple
 
 from activedb.errors import AccessError
+from activedb.functions import LAZY_TYPES, checked_result
 from activedb.scheduling._tables import Computed, Ref, SharedTable, at_key
 
 __all__ = ["Abort", "Effect", "Operation", "Read", "Write", "Writes"]
@@ -126,6 +127,8 @@ class Write(Operation):
         target = self.targets[0]
         key = at_key(target, read)
         value = self.function(*[read(source) for source in self.direct], *self.args)
+        if value.__class__ in LAZY_TYPES:
+            checked_result(value, f"the function of a WRITE of {target!r}")
         if value is None:
             raise Abort(f"{target!r} was not written: the function gave None")
         kept = target.table.check_value(value)

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from activedb.errors import DefinitionError
 from activedb.events import Expression, Occurrence
+from activedb.functions import checked_function, checked_result
 from activedb.scheduling._access import Access
 from activedb.scheduling._body import View
 from activedb.scheduling._derivation import derived
@@ -75,6 +76,7 @@ class Program:
         """
 
         def define(function: F) -> F:
+            checked_function(function, f"the state access of program {self.name} for {type_}")
             self._define(type_, function)
             return function
 
@@ -99,6 +101,11 @@ class Program:
         """
 
         def define(function: F) -> F:
+            whose = f"of program {self.name} for {type_}"
+            checked_function(function, f"the transaction {whose}")
+            for refs, what in ((reads, "reads="), (writes, "writes=")):
+                if refs is not None:
+                    checked_function(refs, f"{what} {whose}", may_yield=True)
             sets = (reads, writes)
             if reads is None and writes is None:
                 sets = derived(function, self.tables)
@@ -164,13 +171,15 @@ class Program:
 
     def pre_process(self, function: F) -> F:
         """Define pre-processing: ``function(type, params)`` gives parameters, or None to drop."""
-        self._pre = function
+        self._pre = checked_function(function, f"pre-processing of program {self.name}")
         self.pre_processes = True
         return function
 
     def post_process(self, function: F) -> F:
         """Define post-processing: ``function(type, params, outcome)`` gives an output, or None."""
-        self._post = function
+        self._post = checked_function(
+            function, f"post-processing of program {self.name}", may_yield=True
+        )
         self.post_processes = True
         return function
 
@@ -194,7 +203,8 @@ class Program:
 
     def parameters(self, type_: str, params: Params) -> Params | None:
         """What pre-processing makes of an event; None: it is dropped."""
-        return self._pre(type_, params)
+        found = self._pre(type_, params)
+        return checked_result(found, f"pre-processing of program {self.name}")
 
     def operations(self, type_: str, params: Params) -> tuple[Operation, ...]:
         """The operations that an event triggers.
@@ -206,7 +216,8 @@ class Program:
         """
         access = Access()
         if type_ in self._accesses:  # else rules alone listen to it
-            self._accesses[type_](params, access)
+            whose = f"the state access of program {self.name} for {type_}"
+            checked_result(self._accesses[type_](params, access), whose)
         for operation in access.operations:
             self.check(operation)
         return tuple(access.operations)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from activedb.errors import ConditionWrites, DefinitionError
 from activedb.events import Detector, Expression, Occurrence
+from activedb.functions import checked_function, checked_result
 from activedb.scheduling._body import View
 from activedb.scheduling._operations import Effect, Operation
 from activedb.scheduling._tables import Ref
@@ -58,6 +59,12 @@ class Rule:
             function = getattr(self, name)
             if not callable(function) and not (name == "when" and function is None):
                 raise DefinitionError(f"rule {self.name}: {name} is a function, not {function!r}")
+            if function is not None:
+                checked_function(
+                    function,
+                    f"{name} of rule {self.name}",
+                    may_yield=name in ("reads", "writes"),
+                )
         if self.detector().reads:
             raise DefinitionError(
                 f"rule {self.name}: a predicate of its pattern reads the store; what looks at "
@@ -163,10 +170,10 @@ def _react(
     """Run a rule through views of its own, as it may access less than all of them together."""
     if rule.when is not None:
         looking = _ConditionView(common.read, (*reads, *writes), ())
-        if not rule.when(looking, o):
+        if not checked_result(rule.when(looking, o), f"the condition of rule {rule.name}"):
             return Reaction(rule.name, o, False, None)
     view = View(common.read, reads, writes)
-    result = rule.action(view, o)
+    result = checked_result(rule.action(view, o), f"the action of rule {rule.name}")
     for table, key, value in view.effect(None).writes:
         common.write(table[key], value)
     return Reaction(rule.name, o, True, result)

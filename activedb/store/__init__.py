@@ -10,6 +10,7 @@ from activedb.store._connect import new_metadata, open_store, wait_for_server
 from activedb.store._detector_rows import Adopted, DetectorRows
 from activedb.store._flushes import listen_to_flushes
 from activedb.store._hints import Hints
+from activedb.store._inherited import leave_sockets
 from activedb.store._journal import Journal, Standing
 from activedb.store._keyed_values import KeyedValues
 from activedb.store._locking_reads import LockingRead, plan_locks
@@ -136,6 +137,7 @@ __all__ = [
     "insert_of_rows",
     "is_storable",
     "lacking_rights",
+    "leave_sockets",
     "limited",
     "listen_to",
     "listen_to_flushes",

@@ -30,6 +30,8 @@ _GIVEN_UP = {
 }
 _LOCK_NOT_AVAILABLE = "55P03"
 _CANCELLED = "57014"
+_NO_TABLE = "42P01"
+_SQLITE_NO_TABLE = "no such table: "
 _RIGHT_MISSING = "42501"
 _UNSUPPORTED = "0A000"  # also: a prepared statement whose table has been altered
 # Shut down by somebody, crashed, starting; the server's limits on idle and long transactions.
@@ -130,6 +132,8 @@ def _translate(origin: BaseException | None, doing: str, *, gone: bool) -> Activ
         return kind(f"cannot {doing}: {text}", detail=text)
     if isinstance(origin, psycopg.DataError | sqlite3.DataError):
         return InvalidRow(f"cannot {doing}: {text}")
+    if state == _NO_TABLE or text.startswith(_SQLITE_NO_TABLE):
+        text += "; create the declared tables that are missing with db.create_all()"
     return StoreError(f"cannot {doing}: {text}")
 
 

@@ -146,6 +146,12 @@ class FlatTransaction:
         with self._calls_latch:
             return max((time.monotonic() - began for began, _ in self._calls.values()), default=0.0)
 
+    @property
+    def callers(self) -> set[int]:
+        """Identifiers of the threads whose statements are running."""
+        with self._calls_latch:
+            return {thread for _, thread in self._calls.values()}
+
     def publish_waits(self, backends: Iterable[int]) -> bool:
         """Tell other processes whom this hierarchy waits for here, unless it is at work.
 

@@ -25,6 +25,7 @@ from activedb.store._connections import (
 from activedb.store._faults import translated
 from activedb.store._guards import GUARD_ABSENT, GUARD_TABLE, GUARD_TO_INSERT, guard_number
 from activedb.store._hints import Hints, give_hint
+from activedb.store._inherited import track_sockets
 from activedb.store._kept import KeptConnections
 from activedb.store._latch import Latch
 from activedb.store._lease import Lease
@@ -101,6 +102,7 @@ class PostgresStore(Store):
         ) -> Engine:
             engine = engine_for(url, asked, pool_size=connections, max_overflow=more, **options)
             _outcome.ping_if_idle(engine)
+            track_sockets(engine)
             return engine
 
         kept = settings.threads + 2

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from datetime import datetime
-from ipaddress import ip_address
 from typing import Any
 
 from sqlalchemy import Connection, text
 
+from activedb.loopback import is_loopback
 from activedb.store._faults import translated
 from activedb.store._plain import plain_connection
 
@@ -141,10 +141,7 @@ def server_facts(url: str, schema: str | None = None) -> ServerFacts:
 
 def _is_local(address: str) -> bool:
     """Whether an address is this computer's own; that of a socket is empty."""
-    try:
-        return not address or ip_address(address).is_loopback
-    except ValueError:
-        return False
+    return not address or is_loopback(address)
 
 
 def _ahead(connection: Connection) -> tuple[float, float]:

@@ -38,7 +38,9 @@ from sqlalchemy import Sequence as Numbers
 from sqlalchemy.dialects.postgresql import ExcludeConstraint
 from sqlalchemy.exc import NoInspectionAvailable
 
-from activedb.errors import DefinitionError, InvalidRow
+from activedb.errors import DefinitionError, InvalidRow, UnknownColumn
+from activedb.named_values import NamedValues
+from activedb.spelling import nearest
 
 __all__ = ["Key", "Row", "TableSpec", "Tables", "is_storable"]
 
@@ -221,17 +223,17 @@ class TableSpec:
 
     def row(self, values: Sequence[Any]) -> Row:
         """A read-only row from the values of all columns, in order."""
-        return MappingProxyType(dict(zip(self._columns, values, strict=True)))
+        return MappingProxyType(NamedValues(zip(self._columns, values, strict=True)))
 
     def shown(self, row: Row) -> Row:
         """`row` for a user, who may change what is in it without changing the row."""
         if not self._free:
             return row
         return MappingProxyType(
-            {
-                name: copy.deepcopy(value) if isinstance(value, _CONTAINERS) else value
+            NamedValues(
+                (name, copy.deepcopy(value) if isinstance(value, _CONTAINERS) else value)
                 for name, value in row.items()
-            }
+            )
         )
 
     def missing_defaults(self, values: Mapping[str, Any]) -> list[str]:
@@ -256,7 +258,7 @@ class TableSpec:
             On an unknown column, a wrong type or a missing value of a NOT NULL column.
         """
         checked = self._checked(values)
-        row = MappingProxyType({name: checked.get(name) for name in self._columns})
+        row = MappingProxyType(NamedValues((name, checked.get(name)) for name in self._columns))
         for name in self._required:
             if row[name] is None:
                 raise InvalidRow(f"table {self.name}: column {name} is NOT NULL; give it a value")
@@ -280,14 +282,15 @@ class TableSpec:
         for name in self._required:
             if name in checked and checked[name] is None:
                 raise InvalidRow(f"table {self.name}: column {name} is NOT NULL; give it a value")
-        return MappingProxyType({**row, **checked, **dict.fromkeys(self._computed)})
+        return MappingProxyType(NamedValues({**row, **checked, **dict.fromkeys(self._computed)}))
 
     def _checked(self, values: Mapping[str, Any]) -> dict[str, Any]:
         checked: dict[str, Any] = {}
         for name, value in values.items():
             if name not in self._columns:
-                raise InvalidRow(
-                    f"table {self.name} has no column {name!r}; it has {', '.join(self._columns)}"
+                raise UnknownColumn(
+                    f"table {self.name} has no column {name!r}; it has "
+                    f"{', '.join(self._columns)}{nearest(name, self._columns)}"
                 )
             if name in self._computed:
                 raise InvalidRow(

@@ -12,8 +12,9 @@ Two lock files in the home decide who starts and who stops the server:
 - ``users.lock`` is held shared by every user of the server, for its life. Whoever leaves tries to
   take it exclusively: who succeeds was the last one and stops the server.
 
-The kernel drops the locks of a killed process, so there are no stale users: a server that a
-killed process left behind is found by the next user and stopped by the last.
+The kernel drops the locks of a killed process, so there are no stale users. A program that ends
+without a word, by SIGTERM for instance, cannot stop the server: a small process beside that, the
+watcher, does when the last user is gone (`_users_pipe`, `_watcher`).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from activedb.store._binaries import POSTGRES_VERSION, postgres_programs
 from activedb.store._filelock import FileLock, exclusive
 from activedb.store._home import choose_home, existing_home
 from activedb.store._postmaster import START_S_MAX, STOP_S_MAX, Postmaster
+from activedb.store._users_pipe import UsersPipe
 
 __all__ = ["POSTGRES_VERSION", "EmbeddedServer", "check_programs", "home_of"]
 
@@ -56,9 +58,10 @@ class EmbeddedServer:
         Folder with the server's data, log and socket.
     """
 
-    def __init__(self, postmaster: Postmaster, users: FileLock, url: str):
+    def __init__(self, postmaster: Postmaster, users: FileLock, pipe: UsersPipe | None, url: str):
         self._postmaster = postmaster
         self._users = users
+        self._pipe = pipe
         self._owner_pid = os.getpid()
         self._latch = threading.Lock()
         self._closed = False  # guarded by _latch
@@ -97,7 +100,8 @@ class EmbeddedServer:
                 except BaseException:
                     _leave(postmaster, users)
                     raise
-                return cls(postmaster, users, url.render_as_string(hide_password=False))
+                pipe = UsersPipe.open_in(home, account, postmaster.programs)
+                return cls(postmaster, users, pipe, url.render_as_string(hide_password=False))
         except OSError as error:
             raise ConfigurationError(
                 f"cannot use the folder {folder} for the embedded server: {error}; set "
@@ -120,6 +124,9 @@ class EmbeddedServer:
             # The data are safe either way, and whoever closes can do nothing better.
             logger.warning("cannot stop the embedded server in %s: %s", self.home, error)
             self._users.release()
+        finally:
+            if self._pipe is not None:
+                self._pipe.close()
 
     def __enter__(self) -> Self:
         return self

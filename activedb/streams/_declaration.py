@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
 from activedb.errors import DefinitionError
+from activedb.functions import checked_function
 from activedb.streams._checks import require_count, require_seconds, require_text
 from activedb.streams._sources import Source
 
@@ -205,6 +206,8 @@ class Stream:
             require_seconds("silent_after", self.silent_after)
         if self.on_silent is not None and not callable(self.on_silent):
             raise DefinitionError(f"on_silent must be a function, not {self.on_silent!r}")
+        if self.on_silent is not None:
+            checked_function(self.on_silent, f"on_silent= of stream {self.name}")
         require_count("waiting_max", self.waiting_max)
 
     def _check_producers(self) -> None:

@@ -1,12 +1,13 @@
 """The forest of transactions: states, threads, versions, delegation."""
 
 from activedb.transactions._children import Child
-from activedb.transactions._forest import Forest, Listener
+from activedb.transactions._forest import Forest, Listener, abandon_all
 from activedb.transactions._hierarchy import Run
 from activedb.transactions._node import Log, current_transaction
 from activedb.transactions._observers import Link, Observer
 from activedb.transactions._pool import is_stack_deep
 from activedb.transactions._states import State
+from activedb.transactions._threads import sleeping_for
 from activedb.transactions._timed import TimedRuns, TimedSpawns
 from activedb.transactions._transaction import Transaction
 from lockmgr import Snapshot
@@ -24,6 +25,8 @@ __all__ = [
     "TimedRuns",
     "TimedSpawns",
     "Transaction",
+    "abandon_all",
     "current_transaction",
     "is_stack_deep",
+    "sleeping_for",
 ]

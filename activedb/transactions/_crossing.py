@@ -5,6 +5,9 @@ a hierarchy pass on inside it until its top-level transaction ends, which waits 
 it. So the nodes are hierarchies, known by the server's process beneath them, and a cycle is a
 deadlock. Cycles of local waits alone are found by the lock manager, those of waits at the server
 alone by the server.
+
+A thread that sleeps at the server for one hierarchy keeps others that are open on it from going on,
+those of other database objects of this process, too: they wait for it (`_threads`).
 """
 
 from __future__ import annotations
@@ -17,9 +20,10 @@ from datetime import datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from activedb.errors import ActiveDBError, Deadlock
+from activedb.errors import ActiveDBError, Deadlock, SelfDeadlock
 from activedb.store import Backend
 from activedb.transactions._observers import Link
+from activedb.transactions._threads import open_on
 
 if TYPE_CHECKING:
     from activedb.transactions._transaction import Transaction
@@ -140,6 +144,9 @@ class Crossing:
             }
             for number, backend in backends.items()
         }
+        asleep = _asleep(ours)
+        for number in asleep.keys() & waits.keys():
+            waits[number] |= asleep[number]
         cycles: dict[frozenset[tuple[int, datetime]], list[int]] = {}
         for number in ours.keys() & waits.keys():
             cycle = cycle_through(number, waits)
@@ -150,7 +157,7 @@ class Crossing:
         self._seen = {nodes: self._seen.get(nodes, 0) + 1 for nodes in cycles}
         for nodes, cycle in cycles.items():
             if self._seen[nodes] > 1:
-                self._break(cycle, self._seen[nodes], backends, ours, local)
+                self._break(cycle, self._seen[nodes], backends, ours, local, asleep)
         return bool(cycles)
 
     def _local_waits(self, ours: Mapping[int, Transaction]) -> dict[int, frozenset[int]]:
@@ -212,8 +219,14 @@ class Crossing:
         backends: Mapping[int, Backend],
         ours: Mapping[int, Transaction],
         local: Mapping[int, frozenset[int]],
+        asleep: Mapping[int, set[int]],
     ) -> None:
         """Abort the youngest hierarchy of the cycle, or leave that to the process it is in."""
+        following = list(zip(cycle, [*cycle[1:], cycle[0]], strict=True))
+        of_threads = [(a, b) for a, b in following if b in asleep.get(a, ())]
+        if of_threads:
+            self._end_sleep(of_threads[0], len(cycle) - len(of_threads) == 1, ours)
+            return
         candidates = [n for n in cycle if n in ours or backends[n].is_ours]
         victim = max(candidates, key=lambda n: (backends[n].began, n))
         if victim not in ours:
@@ -222,7 +235,7 @@ class Crossing:
             victim = max((n for n in cycle if n in ours), key=lambda n: (backends[n].began, n))
         top = ours[victim]
         links, said = [], []
-        for waiter, other in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
+        for waiter, other in following:
             where = "here" if other in local.get(waiter, ()) else "at the server"
             if other in backends[waiter].waits_for and waiter not in ours:
                 where = "in its own program"
@@ -237,6 +250,41 @@ class Crossing:
             if top._observer is not None:
                 top._observer.deadlocked(top, tuple(links))
             top.interrupt(deadlock)
+
+    def _end_sleep(
+        self, step: tuple[int, int], is_own: bool, ours: Mapping[int, Transaction]
+    ) -> None:
+        """End the statement in which a thread sleeps that must go on for another hierarchy."""
+        stalled, sleeping = step
+        top = ours[sleeping]
+        error: ActiveDBError
+        if is_own:
+            error = SelfDeadlock(
+                f"{top.path} would wait at the server for ever, because {_named(stalled, ours)} "
+                f"is open on this same thread and cannot end meanwhile: do the work inside that "
+                f"one, end it first, or make the call on a thread of its own and let this one go on"
+            )
+        else:
+            error = deadlock = Deadlock(
+                f"deadlock through the server and through a thread that has several transactions "
+                f"open, and {top.path} is its victim"
+            )
+            deadlock.exhausted = True
+        if not top.is_doomed:
+            self._broke()
+            top.interrupt(error)
+
+
+def _asleep(ours: Mapping[int, Transaction]) -> dict[int, set[int]]:
+    """For each hierarchy that is open on a thread, those in whose statements that thread is."""
+    asleep: dict[int, set[int]] = {}
+    for number, top in ours.items():
+        for thread in top.hierarchy.session.callers:
+            for node in open_on(thread):
+                other = node.hierarchy.session.backend
+                if other is not None and other != number:
+                    asleep.setdefault(other, set()).add(number)
+    return asleep
 
 
 def _named(number: int, ours: Mapping[int, Transaction]) -> str:

@@ -16,6 +16,7 @@ from activedb.errors import (
     ActiveDBError,
     Deadlock,
     LockTimeout,
+    SelfDeadlock,
     TransactionAborted,
     TransactionStateError,
 )
@@ -34,13 +35,21 @@ from activedb.transactions._offers import Offers
 from activedb.transactions._pool import Pool
 from activedb.transactions._retries import Retries
 from activedb.transactions._states import State
+from activedb.transactions._threads import (
+    Standstill,
+    find_standstill,
+    forget_all,
+    is_anybody_stalled,
+    stalled_sleepers,
+    wait_is_over,
+)
 from activedb.transactions._transaction import Transaction
 from activedb.transactions._watched import Watched
 from lockmgr import Deadlock as LockDeadlock
 from lockmgr import Edge, EdgeKind, LockManager, LockTable, Mode, WaitCancelled
 from lockmgr import LockTimeout as LockWaitTimeout
 
-__all__ = ["Forest", "Listener"]
+__all__ = ["Forest", "Listener", "abandon_all"]
 
 T = TypeVar("T")
 Watching = TypeVar("Watching", bound=Observer)
@@ -125,6 +134,11 @@ class Forest:
         self.pool.close()
         self.crossing.close()
         self.deadlines.close()
+
+    def watch_on(self, watched: Watched) -> None:
+        """Take over the sessions whose flushes another forest has watched, before a fork."""
+        watched.moved_to(self)
+        self.watched = watched
 
     def observe(self, observer: Observer) -> None:
         """Let somebody hear of all transactions whose hierarchies begin from now on."""
@@ -282,6 +296,8 @@ class Forest:
             After ``lock_timeout_ms``: the last resort against waits that cross the server.
         TransactionAborted
             If a superior was aborted while it waited.
+        SelfDeadlock
+            If nothing but this thread itself could end the wait.
         TransactionStateError
             If an inferior is open on this thread, which would wait for itself.
         """
@@ -296,8 +312,11 @@ class Forest:
         on_wait = _on_wait(node)
         while True:
             try:
-                self.locks.acquire(node.id, resource, mode, timeout_s, on_wait)
+                self.locks.acquire(node.id, resource, mode, timeout_s, on_wait, node.falls_asleep)
                 return
+            except Standstill as stop:
+                if not self.dependencies.make_room(node, stop):
+                    raise self._standstill(node, stop) from None
             except LockDeadlock as error:
                 if self.dependencies.make_room(node, error):
                     continue
@@ -318,6 +337,9 @@ class Forest:
                 ) from error
             except WaitCancelled:
                 raise self._doom_of(node) from None
+            finally:
+                if is_anybody_stalled():
+                    wait_is_over(node)
 
     def acquire_free(self, node: Node, resource: tuple[object, ...], mode: Mode) -> bool:
         """Acquire a lock if that can be done at once; returns whether it has been.
@@ -341,11 +363,38 @@ class Forest:
         As in `LockManager.await_end`, and raises as `acquire` does.
         """
         try:
-            self.locks.await_end(node.id, of, on_wait=_on_wait(node))
+            self.locks.await_end(node.id, of, on_wait=_on_wait(node), on_sleep=node.falls_asleep)
+        except Standstill as stop:
+            raise self._standstill(node, stop) from None
         except LockDeadlock as error:
             raise self._deadlock(node, error) from error
         except WaitCancelled:
             raise self._doom_of(node) from None
+        finally:
+            if is_anybody_stalled():
+                wait_is_over(node)
+
+    def _standstill(self, node: Node, found: Standstill) -> Deadlock | SelfDeadlock:
+        """What to tell `node`, whose wait closes a cycle that runs through a thread."""
+        stalled = found.stalled
+        if found.is_own and stalled is not None:
+            self.counters.add("waits_for_own_thread")
+            return SelfDeadlock(
+                f"{node.path} would wait for ever ({found.report.cycle[0].text()}), because "
+                f"{stalled.path} is open on this same thread, {threading.current_thread().name!r}, "
+                f"and cannot end meanwhile: do the work inside {stalled.path}, end that one first, "
+                f"or make the call on a thread of its own and let this one go on "
+                f"(asyncio.to_thread)"
+            )
+        deadlock = Deadlock(
+            f"deadlock through threads that have several transactions open, and {node.path} is "
+            f"its victim: {found}"
+        )
+        if node._observer is not None:
+            node._observer.deadlocked(node, found.report)  # type: ignore[arg-type]  # a Transaction
+        deadlock.exhausted = True  # only the end of a whole hierarchy gives up its locks
+        deadlock.breaker = 0 if stalled is None else stalled.id
+        return deadlock
 
     def _doom_of(self, node: Node) -> ActiveDBError:
         doom = node._doom or TransactionAborted(f"{node.path} was cancelled")
@@ -378,6 +427,17 @@ class Forest:
                 self.listener.aborting(node)
         finally:
             self._pass_on(node, committed=committed)
+            if parent is not None and is_anybody_stalled():
+                self._look_at_stalled()
+
+    def _look_at_stalled(self) -> None:
+        """Locks have passed to a parent: end waits that only their own threads could end."""
+        for sleeper in stalled_sleepers(self):
+            steps = find_standstill((self, sleeper.id))
+            if steps is not None:
+                error = self._standstill(sleeper, Standstill(steps))
+                if isinstance(error, SelfDeadlock):
+                    sleeper.doom(error)
 
     def _pass_on(self, node: Transaction, *, committed: bool) -> None:
         """Let go of a node that has ended, and on whom nobody depends any more who must not."""
@@ -410,6 +470,17 @@ class Forest:
         except ActiveDBError:
             # The connection is gone, and with it the server's side of the transaction.
             self.counters.add("sessions_lost")
+
+
+def abandon_all(parent: int) -> None:
+    """Let every open transaction be of no use. REQUIRES: a forked child of process `parent`."""
+    lines = forget_all()
+    for node in lines:  # grows while it is walked
+        if not node.state.is_final:
+            lines.extend(node._inferiors)
+            if node.parent is not None:
+                lines.append(node.parent)
+            node.abandon(parent)
 
 
 def _on_wait(node: Node) -> Callable[[tuple[Edge, ...]], None] | None:

@@ -7,6 +7,7 @@ from datetime import datetime
 from threading import get_ident
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
+from activedb.functions import calling
 from activedb.transactions._children import Child, raise_first
 from activedb.transactions._deadlines import Limit
 from activedb.transactions._node import Node
@@ -56,7 +57,7 @@ class Nesting(Node):
         victim is retried. The locks this transaction holds are offered to the child. For a limit
         of time: ``t.with_timeout(seconds).spawn(function, …)``.
         """
-        return self.spawn_limited(lambda s: function(s, *args, **kwargs))
+        return self.spawn_limited(calling(function, "spawn()", args, kwargs))
 
     def with_timeout(self, timeout: float) -> TimedSpawns:
         """What can be done with a limit of time, in seconds: ``t.with_timeout(5).spawn(f, …)``.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -21,6 +22,7 @@ from activedb.errors import (
     TransactionAborted,
     TransactionCancelled,
     TransactionStateError,
+    WrongProcess,
     WrongThread,
 )
 from activedb.store import limited
@@ -30,6 +32,13 @@ from activedb.transactions._hierarchy import Hierarchy, Workspace
 from activedb.transactions._kin import Kin
 from activedb.transactions._observers import Observer
 from activedb.transactions._states import State, checked_move
+from activedb.transactions._threads import (
+    OpenNodes,
+    Standstill,
+    begins_wait,
+    is_soft,
+    open_here,
+)
 from lockmgr import Mode
 
 if TYPE_CHECKING:
@@ -109,7 +118,7 @@ class Node:
 
     id: int
     _has_ended_elsewhere = False
-    """Whether the thread that began the block still takes it for its innermost one."""
+    """Whether the thread that began the block still takes it for its innermost one, wrongly."""
 
     def __init__(
         self,
@@ -151,6 +160,7 @@ class Node:
         self._alarm: Alarm | None = None
         self._over_at_s = math.inf if parent is None else parent._over_at_s
         self._waits: AbstractContextManager[None] | None = None  # those of its block, limited
+        self._among: OpenNodes | None = None  # what is open on the thread that has entered it
         self._log: Log | None = None if parent is None else parent._log
         # Who watches when its hierarchy begins does so until that has ended.
         self._observer: Observer | None = forest.observer if parent is None else parent._observer
@@ -262,6 +272,7 @@ class Node:
         if self._over_at_s < math.inf:
             self._waits = limited(self._over_at_s)
             self._waits.__enter__()
+        self._opened()
         if self._observer is not None:
             self._observer.entered(self)  # type: ignore[arg-type]  # as above
         if self.parent is None:
@@ -299,6 +310,7 @@ class Node:
                 self._observer.left(self)  # type: ignore[arg-type]  # every node is a Transaction
             if self._waits is not None:
                 self._waits.__exit__(None, None, None)
+            self._closed()
             _current.reset(self._token)
 
     def _end_elsewhere(self) -> None:
@@ -312,6 +324,7 @@ class Node:
         try:
             self._abort(wrong)
         finally:
+            self._closed()
             if self._observer is not None:
                 self._observer.left(self)  # type: ignore[arg-type]  # every node is a Transaction
         raise wrong
@@ -328,6 +341,7 @@ class Node:
 
     def _call(self, function: Callable[[Transaction], T]) -> T:
         token = _current.set(self)  # type: ignore[arg-type]  # every node is a Transaction
+        self._opened()
         if self._observer is not None:
             self._observer.entered(self)  # type: ignore[arg-type]  # as above
         try:
@@ -342,8 +356,50 @@ class Node:
         finally:
             if self._observer is not None:
                 self._observer.left(self)  # type: ignore[arg-type]  # every node is a Transaction
+            self._closed()
             _current.reset(token)
         return result
+
+    def falls_asleep(self) -> None:
+        """This thread is about to sleep in a wait of this transaction, which is queued.
+
+        Raises
+        ------
+        Standstill
+            If that can never end: the wait closes a cycle that runs through a thread.
+        """
+        steps = begins_wait(self)
+        if steps is None:
+            return
+        if is_soft(steps) and self.forest.locks.overtake(self.id):
+            return  # those ahead in the queue wait for this thread
+        raise Standstill(steps)
+
+    def abandon(self, parent: int) -> None:
+        """Let it be of no use here. REQUIRES: a forked child, of the process it belongs to."""
+        self._doom = WrongProcess(
+            f"transaction {self.path} belongs to process {parent}, which has forked this one, "
+            f"{os.getpid()}, and goes on there: begin one of its own in the child"
+        )
+        self._log = self._observer = self._alarm = None
+        self._has_ended_elsewhere = True
+        self._children = []
+        self._inferiors = {}
+        self.state = State.ABORTED
+
+    def _opened(self) -> None:
+        """Be open on this thread, where alone it goes on and ends."""
+        self._among = open_here()
+        self._among.append(self)
+
+    def _closed(self) -> None:
+        """Be open no longer; others may have been opened and not closed since."""
+        among, self._among = self._among, None
+        if among is not None:
+            if among and among[-1] is self:
+                among.pop()
+            elif self in among:  # else a forked child has left it behind
+                among.remove(self)
 
     # -- locks and children -----------------------------------------------------------------
 

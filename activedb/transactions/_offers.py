@@ -52,6 +52,10 @@ class Offers:
             return None
         return superior, first
 
+    def awaited_by(self, tid: int) -> int | None:
+        """The superior on whose offer transaction `tid` waits at this moment."""
+        return self._awaited.get(tid)
+
     def await_one(self, node: Node, superior: Node, edge: Edge, until_s: float) -> bool:
         """Wait until `superior` does not hold any more what `edge` is about, or `node` is doomed.
 

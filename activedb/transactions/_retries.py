@@ -17,6 +17,7 @@ from activedb.errors import (
     SerializationConflict,
 )
 from activedb.metrics import Counters
+from activedb.transactions._node import current_transaction
 
 if TYPE_CHECKING:
     from activedb.transactions._deadlines import Limit
@@ -96,9 +97,10 @@ class Retries:
         if not isinstance(error, tuple(_CAUSES)) or isinstance(error, LockNotAvailable):
             return False
         inside = within is not None
+        around = current_transaction()  # open around a top-level one, on this thread
         if isinstance(error, ConnectionLost) and (inside or error.committed is not False):
             return False
-        if inside and isinstance(error, Deadlock) and _is_in_line(error.breaker, within):
+        if isinstance(error, Deadlock) and _is_in_line(error.breaker, within or around):
             return False  # the cycle would be there again: it is for a superior to try again
         is_spent = number > self._settings.retries_max
         if is_spent:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
+from activedb.functions import calling
 from activedb.transactions._deadlines import Limit
 from activedb.transactions._hierarchy import Run
 
@@ -34,7 +35,7 @@ class TimedRuns:
     ) -> T:
         """As ``db.run``, with `TransactionTimeout` when all tries together take too long."""
         return self._forest.run(
-            lambda t: function(t, *args, **kwargs),
+            calling(function, "run()", args, kwargs),
             Run(of_application=True, called=getattr(function, "__qualname__", "")),
             timeout=self._timeout_s,
         )
@@ -58,5 +59,5 @@ class TimedSpawns:
         The time begins now, and counts the wait for a thread and all tries.
         """
         return self._parent.spawn_limited(
-            lambda s: function(s, *args, **kwargs), timeout=self._timeout_s
+            calling(function, "spawn()", args, kwargs), timeout=self._timeout_s
         )

@@ -7,6 +7,7 @@ from typing import Any, Never
 
 from activedb.errors import (
     ConditionWrites,
+    InvalidRow,
     LockNotAvailable,
     RowExists,
     RowNotFound,
@@ -91,6 +92,12 @@ class Transaction(Nesting):
         if self.condition_of is not None:
             self.refuse_write("an insert")
         spec = self.forest.tables.spec(table)
+        if type(values) is not dict and not isinstance(values, Mapping):
+            raise InvalidRow(
+                f"table {spec.name}: insert() takes one row, a mapping of columns to values, not "
+                f"{type(values).__name__}; for several rows call it for each, or "
+                f"t.execute(insert(table), rows)"
+            )
         given = dict(values)
         missing = spec.missing_defaults(given)
         session = self.hierarchy.session
@@ -105,13 +112,18 @@ class Transaction(Nesting):
         self._write(spec, key, None, row)
         return spec.shown(row)
 
-    def update(self, table: Any, key: Any, /, **values: Any) -> Row:
+    def update(self, table: Any, key: Any, /, *wrong: Any, **values: Any) -> Row:
         """Change columns of one row; returns the new row.
 
         Raises
         ------
         RowNotFound, InvalidRow, Deadlock, LockTimeout
         """
+        if wrong:
+            raise InvalidRow(
+                f"update() takes the new values by the names of their columns, "
+                f"t.update(table, key, balance=5) or **{{...}}, not {wrong[0]!r}"
+            )
         if self.condition_of is not None:
             self.refuse_write("an update")
         spec = self.forest.tables.spec(table)

@@ -39,6 +39,10 @@ class Watched:
         """
         self._stops.append(listen_to_flushes(target, self._before, self._after))
 
+    def moved_to(self, forest: Forest) -> None:
+        """Let another forest have it. REQUIRES: no flush is going on."""
+        self._forest = forest
+
     def close(self) -> None:
         """Listen no longer; safe to call again."""
         while self._stops:

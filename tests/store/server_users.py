@@ -111,6 +111,17 @@ def server_processes(folder: Path) -> list[psutil.Process]:
     return found
 
 
+def watchers(folder: Path) -> list[psutil.Process]:
+    """Return the live processes that stop a server in a folder when its users are gone."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "cwd"]):
+        command, cwd = process.info["cmdline"], process.info["cwd"]
+        is_watcher = any(part.endswith("_watcher.py") for part in command or ())
+        if is_watcher and cwd and Path(cwd).is_relative_to(folder):
+            found.append(process)
+    return found
+
+
 def postmaster(home: Path) -> psutil.Process:
     """Return the process that ``postmaster.pid`` names."""
     return psutil.Process(int((home / "data" / "postmaster.pid").read_text().split("\n", 1)[0]))

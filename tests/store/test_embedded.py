@@ -23,6 +23,7 @@ from tests.store.server_users import (
     postmaster,
     server_processes,
     wait_until,
+    watchers,
 )
 
 
@@ -167,15 +168,65 @@ os.waitpid(child, 0)
 
 
 @pytest.mark.crash
-def test_server_of_a_killed_process_is_found_and_stopped_by_the_next(used_folder: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGHUP])
+def test_server_of_a_process_that_a_signal_ends_stops(
+    used_folder: Path, number: signal.Signals
+) -> None:
     with User(START_AND_WAIT, used_folder) as user:
         user.line()
-        user.kill()
-    left = postmaster(used_folder / "postgres").pid
+        user.process.send_signal(number)
+        assert user.process.wait(PATIENCE_S) == -number
+        wait_until(lambda: not server_processes(used_folder) and not watchers(used_folder))
     with EmbeddedServer.start(used_folder) as server:
+        assert ask(server.url, "SELECT 1") == 1
+        assert watchers(used_folder)
+    assert server_processes(used_folder) == []
+    wait_until(lambda: not watchers(used_folder))
+
+
+@pytest.mark.crash
+def test_server_of_a_program_that_is_terminated_as_one_connects_stops(used_folder: Path) -> None:
+    program = """
+import activedb as adb, signal, sys
+db = adb.connect(folder=sys.argv[1])
+print(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL, flush=True)
+sys.stdin.readline()
+"""
+    with User(program, used_folder) as user:
+        assert user.line() == "True"  # the application's handlers are its own
+        assert server_processes(used_folder)
+        user.process.terminate()
+        user.process.wait(PATIENCE_S)
+        wait_until(lambda: not server_processes(used_folder) and not watchers(used_folder))
+
+
+@pytest.mark.crash
+def test_server_goes_on_while_one_of_its_users_lives(used_folder: Path) -> None:
+    with EmbeddedServer.start(used_folder) as server:
+        left = postmaster(server.home).pid
+        with User(START_AND_WAIT, used_folder) as user:
+            user.line()
+            user.kill()
+        (watcher,) = watchers(used_folder)
+        with User(START_AND_WAIT, used_folder) as user:
+            user.line()
+            assert watchers(used_folder) == [watcher]
         assert postmaster(server.home).pid == left
         assert ask(server.url, "SELECT 1") == 1
     assert server_processes(used_folder) == []
+
+
+@pytest.mark.crash
+def test_server_whose_watcher_was_killed_gets_another_one(used_folder: Path) -> None:
+    with EmbeddedServer.start(used_folder):
+        (watcher,) = watchers(used_folder)
+        watcher.kill()
+        wait_until(lambda: not watchers(used_folder))
+        with User(START_AND_WAIT, used_folder) as user:
+            user.line()
+            assert watchers(used_folder)
+    assert server_processes(used_folder) == []
+    wait_until(lambda: not watchers(used_folder))
 
 
 @pytest.mark.crash

@@ -11,6 +11,7 @@ from activedb.batches import Grouping, Mode, Program, Workflow
 from activedb.engine.workflows._names import checked
 from activedb.engine.workflows._rows import Row
 from activedb.errors import DefinedTwice, WorkflowChanged, WorkflowError
+from activedb.functions import checked_function
 from activedb.transactions import Transaction
 
 __all__ = [
@@ -282,6 +283,7 @@ def _formation(definition: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_takes(function: Any, count: int, whose: str, shape: str) -> None:
+    checked_function(function, whose, may_yield=True)
     try:
         inspect.signature(function).bind(*[None] * count)
     except (TypeError, ValueError) as error:

@@ -8,6 +8,7 @@ from typing import Any
 from activedb.batches import Piece
 from activedb.errors import BadEvent
 from activedb.events import decode_params, encode_params
+from activedb.functions import checked_result
 from activedb.streams import AtomicBatch
 
 __all__ = ["Row", "decoded", "encoded", "given_out", "part_of", "rows_of_micro_batch"]
@@ -46,6 +47,7 @@ def decoded(rows: Iterable[Any]) -> list[Row]:
 
 def given_out(program: str, rows: object) -> list[Any] | None:
     """What a program has returned, encoded; None if it gives out nothing. Raises as `encoded`."""
+    checked_result(rows, f"program {program}", may_yield=True)
     return None if rows is None else encoded(rows, f"what program {program} gives out")
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from activedb.errors import BadEvent, StoreError, TransactionError
 from activedb.events._occurrence import Occurrence
 from activedb.events.detection._entry import Candidate, Entry, leaves
+from activedb.functions import checked_result
 
 if TYPE_CHECKING:
     from activedb.events.detection._node import Moment
@@ -146,7 +147,7 @@ class Predicates:
         if not self.final and not self.readings:
             return True
         shown = MappingProxyType(dict(parts))
-        if not all(predicate(shown) for predicate in self.final):
+        if not all(checked_result(predicate(shown), "a predicate") for predicate in self.final):
             return False
         if not self.readings:
             return True
@@ -160,7 +161,9 @@ class Predicates:
             key = (index, number, asked)
             said = moment.said.get(key)
             if said is None:
-                said = moment.said[key] = bool(reading(moment.reader, shown))
+                said = moment.said[key] = bool(
+                    checked_result(reading(moment.reader, shown), "a reading")
+                )
             if not said:
                 return False
         return True

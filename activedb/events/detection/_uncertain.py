@@ -12,6 +12,7 @@ from activedb.events._precedence import precedes
 from activedb.events.detection._ambiguity import Ambiguity
 from activedb.events.detection._entry import Candidate, Entry
 from activedb.events.detection._predicates import parts_of
+from activedb.functions import checked_function, checked_result
 
 if TYPE_CHECKING:
     from activedb.events.detection._combination import CombinationNode
@@ -91,6 +92,7 @@ class Policy:
             If there is no such policy.
         """
         if callable(policy):
+            checked_function(policy, "on_uncertain=")
             return cls("call", policy, Relation())
         if policy not in _NAMES:
             raise PatternError(
@@ -181,7 +183,7 @@ class Policy:
         )
         if self.call is None:
             raise error
-        chosen = list(self.call(error))
+        chosen = list(checked_result(self.call(error), "on_uncertain="))
         return [c for c, parts in zip(every, shown, strict=True) if _is_among(parts, chosen)]
 
 

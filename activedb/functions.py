@@ -1,0 +1,140 @@
+"""The one check of functions that users hand over: each does its work when it is called.
+
+What an ``async def`` or a function with ``yield`` returns has done nothing yet, and is true as a
+condition. So these are refused where they are handed over, and what only turns out to be one when
+it is called is refused then.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from types import (
+    AsyncGeneratorType,
+    BuiltinFunctionType,
+    CoroutineType,
+    FunctionType,
+    GeneratorType,
+)
+from typing import Any, TypeVar
+
+from activedb.errors import DefinitionError
+
+__all__ = ["LAZY_TYPES", "calling", "checked_function", "checked_result"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
+LAZY_TYPES = frozenset((CoroutineType, GeneratorType, AsyncGeneratorType))
+"""Types of what has done nothing yet; for hot paths, before `checked_result` is asked."""
+_DEPTH_MAX = 100  # of functions around functions
+
+
+def checked_function(function: F, what: str, *, may_yield: bool = False) -> F:
+    """Return `function`, which is called to do something at once.
+
+    Looks through `functools.partial`, methods, caches, and objects that can be called. What a
+    decorator has made may run the coroutine itself; `checked_result` sees whether it does.
+
+    Parameters
+    ----------
+    what : str
+        Says what it is, for the message: "the action of rule x".
+    may_yield : bool
+        Whether what it returns is iterated over at once, so that it may be a generator.
+
+    Raises
+    ------
+    DefinitionError
+        If it is a coroutine function, or a generator function.
+    """
+    kind = _kind_of(function)
+    if kind is None or (may_yield and kind == "a generator function (yield)"):
+        return function
+    raise DefinitionError(
+        f"{what} is {kind}: calling it would do nothing. Give a plain function, def without async "
+        f"and yield; what is asynchronous can run in it with asyncio.run(…)"
+    )
+
+
+def checked_result(value: T, what: str, *, may_yield: bool = False) -> T:
+    """Return what a function that users handed over has returned, unless it is still to be run.
+
+    Raises
+    ------
+    DefinitionError
+        If it is a coroutine, a generator or something else to be awaited; it is closed.
+    """
+    if value is None or value is True or value is False:
+        return value
+    is_generator = isinstance(value, GeneratorType)
+    if is_generator and may_yield:
+        return value
+    is_lazy = is_generator or isinstance(value, CoroutineType | AsyncGeneratorType)
+    if not is_lazy and not hasattr(type(value), "__await__"):
+        return value
+    end = getattr(value, "close", None) or getattr(value, "cancel", None)
+    if end is not None:
+        end()
+    raise DefinitionError(
+        f"{what} has returned {'a generator' if is_generator else 'something to be awaited'} "
+        f"({type(value).__name__}), so it has done nothing: give a plain function, def without "
+        f"async and yield; what is asynchronous can run in it with asyncio.run(…)"
+    )
+
+
+def calling(
+    function: Callable[..., T], where: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Callable[[Any], T]:
+    """Return a function of a transaction alone that calls `function` with more, both checked.
+
+    Raises
+    ------
+    DefinitionError
+        If it is no function, or one that does nothing when it is called.
+    """
+    if not callable(function):
+        raise DefinitionError(
+            f"{where} takes a function (t, …) and calls it with a transaction, not {function!r}"
+        )
+    checked_function(function, f"the function given to {where}")
+
+    def call(t: Any) -> T:
+        result = function(t, *args, **kwargs)
+        if result is None:
+            return result
+        return checked_result(result, f"the function given to {where}")
+
+    return call
+
+
+def _kind_of(function: Any) -> str | None:
+    """What kind of function does nothing when it is called, in words; None: it is another one."""
+    for _ in range(_DEPTH_MAX):
+        if inspect.iscoroutinefunction(function):
+            return "a coroutine function (async def)"
+        if inspect.isasyncgenfunction(function):
+            return "an asynchronous generator function (async def with yield)"
+        if inspect.isgeneratorfunction(function):
+            return "a generator function (yield)"
+        inner = _inside(function)
+        if inner is None:
+            return None
+        function = inner
+    return None
+
+
+def _inside(function: Any) -> Any:
+    """The function that another one calls, as far as can be seen; None: none."""
+    if isinstance(function, functools.partial):
+        return function.func
+    if inspect.ismethod(function):
+        return function.__func__
+    if not callable(function) or isinstance(function, type | FunctionType | BuiltinFunctionType):
+        return None
+    wrapped = getattr(function, "__wrapped__", None)
+    call = inspect.getattr_static(type(function), "__call__", None)
+    if inspect.isfunction(call):
+        return call
+    return wrapped if callable(wrapped) else None

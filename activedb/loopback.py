@@ -1,0 +1,25 @@
+"""Whether a name or an address is that of this computer, reached from it alone."""
+
+from __future__ import annotations
+
+import ipaddress
+
+__all__ = ["is_loopback"]
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this computer can reach what listens at a host.
+
+    ``localhost`` in any case, ``127.0.0.0/8``, ``::1``, also in brackets as in a URL, and what IPv6
+    writes for one of these (``::ffff:127.0.0.1``). No other name is, whatever it resolves to.
+    """
+    if host.lower() == "localhost":
+        return True
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)

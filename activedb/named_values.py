@@ -1,0 +1,21 @@
+"""The values of a row by column, which tell what columns there are when asked for another one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from activedb.errors import UnknownColumn
+from activedb.spelling import nearest
+
+__all__ = ["NamedValues"]
+
+
+class NamedValues(dict[str, Any]):
+    """A dictionary whose missing keys are columns that somebody has misspelt."""
+
+    __slots__ = ()
+
+    def __missing__(self, name: Any) -> Any:
+        raise UnknownColumn(
+            f"the row has no column {name!r}; it has {', '.join(self)}{nearest(name, self)}"
+        )

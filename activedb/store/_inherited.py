@@ -1,0 +1,37 @@
+"""Connections that a forked child inherits: it must neither use them nor say good-bye over them.
+
+Parent and child share each socket. So in the child its number is made to mean ``/dev/null``: what
+would still write to it reaches nobody, and the server sees the end of the connection when the
+parent's end is closed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any
+from weakref import WeakSet
+
+import psycopg
+from sqlalchemy import Engine, event
+
+__all__ = ["leave_sockets", "track_sockets"]
+
+_connections: WeakSet[Any] = WeakSet()
+
+
+def track_sockets(engine: Engine) -> None:
+    """Remember what an engine connects, for `leave_sockets`."""
+    event.listen(engine, "connect", lambda connection, _: _connections.add(connection))
+
+
+def leave_sockets() -> None:
+    """Let go of every remembered connection. REQUIRES: this is a forked child."""
+    nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        for connection in list(_connections):
+            with contextlib.suppress(OSError, psycopg.Error):  # closed already
+                os.dup2(nowhere, connection.fileno(), inheritable=False)
+    finally:
+        os.close(nowhere)
+    _connections.clear()

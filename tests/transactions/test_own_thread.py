@@ -1,0 +1,525 @@
+"""Waits that nothing but the waiting thread could end are refused at once; no other wait is."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import select
+
+import activedb as adb
+from activedb.errors import Deadlock, RuleFailed, SelfDeadlock
+from tests.databases import in_thread, lock_waits, place, until
+from tests.patience import PATIENCE_S
+from tests.transactions.bank import Bank, open_bank
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from activedb import Transaction
+
+# The limit of waits is twice PATIENCE_S in these tests: whoever waits for ever is found out.
+
+
+def put(t: Transaction, bank: Bank, key: int = 1, balance: int = 5) -> None:
+    t.update(bank.accounts, key, balance=balance)
+
+
+def nested_run(bank: Bank) -> None:
+    with bank.db.transaction() as t:
+        put(t, bank)
+        bank.db.run(put, bank)
+
+
+def nested_read(bank: Bank) -> None:
+    with bank.db.transaction() as t:
+        put(t, bank)
+        bank.db.run(lambda s: s.get(bank.accounts, 1))
+
+
+def nested_query(bank: Bank) -> None:
+    with bank.db.transaction() as t:
+        put(t, bank)
+        bank.db.run(lambda s: s.query(select(bank.accounts)))
+
+
+def write_beneath_a_query(bank: Bank) -> None:
+    with bank.db.transaction() as t:
+        t.query(select(bank.accounts))
+        bank.db.run(put, bank)
+
+
+def nested_transaction(bank: Bank) -> None:
+    with bank.db.transaction() as t, bank.db.transaction() as s:
+        put(t, bank)
+        put(s, bank)
+
+
+def outer_used_inside(bank: Bank) -> None:
+    with bank.db.transaction() as t, bank.db.transaction() as s:
+        put(s, bank)
+        put(t, bank)
+
+
+def run_in_run(bank: Bank) -> None:
+    def outer(t: Transaction) -> None:
+        put(t, bank)
+        bank.db.run(put, bank)
+
+    bank.db.run(outer)
+
+
+def through_one_between(bank: Bank) -> None:
+    with bank.db.transaction() as t:
+        put(t, bank, 1)
+        with bank.db.transaction() as s:
+            put(s, bank, 2)
+            bank.db.run(put, bank, 1)
+
+
+def siblings(bank: Bank) -> None:
+    with bank.db.transaction() as t, t.subtransaction() as a:
+        put(a, bank)
+        with t.subtransaction() as b:
+            put(b, bank)
+
+
+def in_a_child(bank: Bank) -> None:
+    with bank.db.transaction() as t:
+        put(t, bank)
+        with t.subtransaction():
+            bank.db.run(put, bank)
+
+
+def in_spawned_children(bank: Bank) -> None:
+    def child(s: Transaction) -> None:
+        bank.db.run(put, bank)
+
+    with bank.db.transaction() as t:
+        put(t, bank)
+        for _ in range(3):
+            t.spawn(child)
+
+
+def of_a_child_elsewhere(bank: Bank) -> None:
+    """The lock is that of a child which runs on another thread, and would go to the parent."""
+    done, has_it = threading.Event(), threading.Event()
+
+    def child(s: Transaction) -> None:
+        put(s, bank)
+        has_it.set()
+        assert done.wait(PATIENCE_S)
+
+    with bank.db.transaction() as t:
+        t.spawn(child)
+        assert has_it.wait(PATIENCE_S)
+        try:
+            bank.db.run(put, bank)
+        finally:
+            done.set()
+
+
+def two_coroutines(bank: Bank) -> None:
+    async def work() -> None:
+        with bank.db.transaction() as t:
+            put(t, bank)
+            await asyncio.sleep(0)
+
+    async def both() -> None:
+        await asyncio.gather(work(), work())
+
+    asyncio.run(both())
+
+
+def two_generators(bank: Bank) -> None:
+    def work() -> Iterator[None]:
+        with bank.db.transaction() as t:
+            put(t, bank)
+            yield
+
+    first, second = work(), work()
+    next(first)
+    try:
+        next(second)
+    finally:
+        first.close()
+
+
+OWN: dict[str, Callable[[Bank], None]] = {
+    call.__name__: call
+    for call in (
+        nested_run,
+        nested_read,
+        nested_query,
+        write_beneath_a_query,
+        nested_transaction,
+        outer_used_inside,
+        run_in_run,
+        through_one_between,
+        siblings,
+        in_a_child,
+        in_spawned_children,
+        of_a_child_elsewhere,
+        two_coroutines,
+        two_generators,
+    )
+}
+
+
+@pytest.mark.parametrize("call", OWN)
+def test_wait_that_only_its_own_thread_could_end_is_refused(bank: Bank, call: str) -> None:
+    refused = in_thread(OWN[call], bank).exception(PATIENCE_S)
+    assert type(refused) is SelfDeadlock, refused
+    assert "end that one first" in str(refused)
+    first_commits = call == "two_coroutines"
+    assert bank.committed() == {1: 5 if first_commits else 10, 2: 20}
+    assert bank.db.counters()["waits_for_own_thread"] >= 1
+    assert bank.db.counters().get("retries_after_deadlocks", 0) == 0
+
+
+@pytest.mark.parametrize("coupling", ["immediate", "deferred"])
+@pytest.mark.parametrize("rules", [1, 3])
+def test_rule_that_calls_run_on_what_its_transaction_holds_fails_at_once(
+    bank: Bank, coupling: str, rules: int
+) -> None:
+    for number in range(rules):  # several of them run on the pool's threads
+
+        @bank.db.rule(on=adb.updated(bank.accounts), coupling=coupling, name=f"r{number}")
+        def action(t: Transaction, o: Any) -> None:
+            bank.db.run(put, bank, 1, 7)
+
+    failed = in_thread(bank.db.run, put, bank).exception(PATIENCE_S)
+    assert type(failed) is RuleFailed
+    assert type(failed.__cause__) is SelfDeadlock
+    assert bank.committed() == {1: 10, 2: 20}
+
+
+def test_detached_rule_that_waits_for_itself_becomes_a_letter(bank: Bank) -> None:
+    @bank.db.rule(on=adb.event("GO"), coupling="detached")
+    def action(t: Transaction, o: Any) -> None:
+        put(t, bank)
+        bank.db.run(put, bank)
+
+    bank.db.signal("GO")
+    in_thread(bank.db.join).result(PATIENCE_S)
+    (letter,) = bank.db.dead_letters(kind="rule")
+    assert "would wait for ever" in letter.reason
+
+
+@pytest.mark.parametrize("first", ["rule", "join"])
+def test_join_inside_the_transaction_that_a_detached_rule_waits_for_is_refused(
+    bank: Bank, first: str
+) -> None:
+    let_go = threading.Event()
+
+    @bank.db.rule(on=adb.event("GO"), coupling="detached")
+    def action(t: Transaction, o: Any) -> None:
+        assert let_go.wait(PATIENCE_S)
+        put(t, bank, 1, 7)
+
+    def work() -> None:
+        with bank.db.transaction() as t:
+            put(t, bank)
+            bank.db.signal("GO")
+            if first == "rule":
+                waits = lock_waits(bank.db)
+                let_go.set()
+                until(lambda: lock_waits(bank.db) > waits)
+                bank.db.join()
+            else:
+                idle = bank.db._launcher._idle
+                in_thread(lambda: (until(lambda: idle._waiters), let_go.set()))
+                bank.db.join()
+
+    refused = in_thread(work).exception(PATIENCE_S)
+    assert type(refused) is SelfDeadlock
+    in_thread(bank.db.join).result(PATIENCE_S)  # the rule was not harmed
+    assert bank.committed()[1] == 7
+    assert bank.db.dead_letters() == []
+
+
+# -- waits that others can end -----------------------------------------------------------------
+
+
+def test_wait_for_a_transaction_of_another_thread_is_never_refused(bank: Bank) -> None:
+    has_it, let_go = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with bank.db.transaction() as t:
+            put(t, bank, 2, 7)
+            has_it.set()
+            assert let_go.wait(PATIENCE_S)
+
+    def nested() -> None:
+        with bank.db.transaction() as t:
+            put(t, bank, 1)
+            bank.db.run(put, bank, 2, 8)
+
+    theirs = in_thread(other)
+    assert has_it.wait(PATIENCE_S)
+    waits = lock_waits(bank.db)
+    ours = in_thread(nested)
+    until(lambda: lock_waits(bank.db) > waits)
+    assert not ours.done()
+    let_go.set()
+    ours.result(PATIENCE_S)
+    theirs.result(PATIENCE_S)
+    assert bank.committed() == {1: 5, 2: 8}
+
+
+def test_wait_for_a_transaction_that_was_opened_here_and_entered_elsewhere_is_not_refused(
+    bank: Bank,
+) -> None:
+    has_it, let_go = threading.Event(), threading.Event()
+    handed = bank.db.transaction()  # on this thread
+
+    def other() -> None:
+        with handed as t:
+            put(t, bank, 1, 7)
+            has_it.set()
+            assert let_go.wait(PATIENCE_S)
+
+    theirs = in_thread(other)
+    assert has_it.wait(PATIENCE_S)
+    waits = lock_waits(bank.db)
+    in_thread(lambda: (until(lambda: lock_waits(bank.db) > waits), let_go.set()))
+    bank.db.run(put, bank, 1, 8)
+    theirs.result(PATIENCE_S)
+    assert bank.committed()[1] == 8
+
+
+def test_child_on_another_thread_that_waits_for_its_sibling_is_not_refused(bank: Bank) -> None:
+    has_it, let_go = threading.Event(), threading.Event()
+
+    def holds(s: Transaction) -> None:
+        put(s, bank, 1, 6)
+        has_it.set()
+        assert let_go.wait(PATIENCE_S)
+
+    def wants(s: Transaction) -> None:
+        assert has_it.wait(PATIENCE_S)
+        put(s, bank, 1, 7)
+
+    def nested(t: Transaction) -> None:
+        first = t.spawn(holds)
+        assert has_it.wait(PATIENCE_S)
+        waits = lock_waits(bank.db)
+        second = t.spawn(wants)
+        until(lambda: lock_waits(bank.db) > waits)
+        with bank.db.transaction() as beside:  # open on the parent's thread, in nobody's way
+            put(beside, bank, 2)
+        let_go.set()
+        first.result()
+        second.result()
+
+    in_thread(bank.db.run, nested).result(PATIENCE_S)
+    assert bank.committed() == {1: 7, 2: 5}
+
+
+def test_reader_inside_a_reader_passes_a_writer_that_waits_for_it(bank: Bank) -> None:
+    def nested() -> int:
+        with bank.db.transaction() as t:
+            t.get(bank.accounts, 1)
+            waits = lock_waits(bank.db)
+            writing.append(in_thread(bank.db.run, put, bank))
+            until(lambda: lock_waits(bank.db) > waits)
+            return bank.db.run(lambda s: s.get(bank.accounts, 1)["balance"])
+
+    writing: list[Any] = []
+    assert in_thread(nested).result(PATIENCE_S) == 10
+    writing[0].result(PATIENCE_S)
+    assert bank.committed()[1] == 5
+
+
+def test_deadlock_of_two_threads_with_nested_runs_is_tried_again_from_the_outer_ones(
+    bank: Bank,
+) -> None:
+    both = threading.Barrier(2, timeout=PATIENCE_S)
+    met = itertools.count()
+
+    def outer(t: Transaction, mine: int, other: int) -> None:
+        put(t, bank, mine, mine)
+        if next(met) < 2:
+            both.wait()
+        bank.db.run(put, bank, other, other * 10)
+
+    calls = [in_thread(bank.db.run, outer, 1, 2), in_thread(bank.db.run, outer, 2, 1)]
+    errors = [call.exception(PATIENCE_S) for call in calls]
+    assert errors == [None, None]
+    assert bank.db.counters()["retries_after_deadlocks"] >= 1
+    assert set(bank.committed().values()) <= {1, 2, 10, 20}
+
+
+# -- one thread, any nesting, against a model ---------------------------------------------------
+
+ROWS = (1, 2, 3)
+MODES = ("read", "write")
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("begin"), st.just(0), st.just("")),
+        st.tuples(st.just("child"), st.integers(0, 5), st.just("")),
+        st.tuples(st.just("end"), st.integers(0, 5), st.sampled_from(["commit", "abort"])),
+        st.tuples(st.sampled_from(MODES), st.integers(0, 5), st.sampled_from(["1", "2", "3"])),
+        st.tuples(st.sampled_from(MODES), st.integers(0, 5), st.sampled_from(["1", "2", "3"])),
+    ),
+    min_size=3,
+    max_size=25,
+)
+
+
+class Model:
+    """Lines of nested transactions, all on one thread, and who has read or written which row.
+
+    Only the innermost transaction of a line is used, so inside a line nobody is in the way.
+    """
+
+    def __init__(self) -> None:
+        self.lines: list[dict[int, str]] = []
+
+    def conflicts(self, line: int, what: str, row: int) -> bool:
+        return any(
+            number != line and row in locks and "write" in (what, locks[row])
+            for number, locks in enumerate(self.lines)
+        )
+
+
+@contextmanager
+def database(server_url: str | None) -> Iterator[Bank]:
+    with place(server_url) as where:
+        yield open_bank(where.open(), {1: 1, 2: 2, 3: 3})
+
+
+def play(bank: Bank, program: list[tuple[str, int, str]]) -> None:
+    model = Model()
+    lines: list[list[Transaction]] = []
+    with ExitStack() as left_open:
+        left_open.callback(lambda: [_end(t, "abort") for line in lines for t in reversed(line)])
+        for what, number, more in program:
+            if what == "begin":
+                lines.append([bank.db.transaction().__enter__()])
+                model.lines.append({})
+                continue
+            alive = [place for place, line in enumerate(lines) if line]
+            if not alive:
+                continue
+            place_ = alive[number % len(alive)]
+            line = lines[place_]
+            if what == "child":
+                line.append(line[-1].subtransaction().__enter__())
+            elif what == "end":
+                _end(line.pop(), more)
+                if not line:
+                    model.lines[place_] = {}
+            else:
+                row = int(more)
+                expected = model.conflicts(place_, what, row)
+                try:
+                    if what == "read":
+                        line[-1].get(bank.accounts, row)
+                    else:
+                        line[-1].update(bank.accounts, row, balance=row)
+                    refused = False
+                except SelfDeadlock:
+                    refused = True
+                assert refused == expected, (what, place_, row, model.lines)
+                if not refused and model.lines[place_].get(row) != "write":
+                    model.lines[place_][row] = what
+
+
+def _end(t: Transaction, how: str) -> None:
+    if how == "commit":
+        t.__exit__(None, None, None)
+    else:
+        error = RuntimeError("abort")
+        t.__exit__(RuntimeError, error, None)
+
+
+@given(program=steps)
+@settings(max_examples=60)
+def test_one_thread_with_any_nesting_is_refused_exactly_where_its_own_locks_are(
+    program: list[tuple[str, int, str]], shared_bank: Bank
+) -> None:
+    in_thread(play, shared_bank, program).result(2 * PATIENCE_S)
+
+
+@pytest.fixture(scope="module", params=["memory", "postgres"])
+def shared_bank(request: pytest.FixtureRequest) -> Iterator[Bank]:
+    """Accounts for many small programs, which all abort or write what is there."""
+    url = None if request.param == "memory" else request.getfixturevalue("postgres_url")
+    with database(url) as bank:
+        yield bank
+
+
+def test_deadlock_error_is_still_what_two_plain_threads_get(bank: Bank) -> None:
+    both = threading.Barrier(2, timeout=PATIENCE_S)
+
+    def work(first: int, second: int) -> None:
+        with bank.db.transaction() as t:
+            put(t, bank, first)
+            both.wait()
+            put(t, bank, second)
+
+    calls = [in_thread(work, 1, 2), in_thread(work, 2, 1)]
+    errors = [call.exception(PATIENCE_S) for call in calls]
+    assert sorted(type(e).__name__ for e in errors) == ["Deadlock", "NoneType"]
+    assert any(type(e) is Deadlock for e in errors)
+
+
+# -- where the server keeps the locks ------------------------------------------------------------
+
+
+def test_wait_at_the_server_for_another_database_object_on_this_thread_is_refused(
+    postgres_url: str,
+) -> None:
+    with place(postgres_url) as where:
+        bank = open_bank(where.open(), {1: 10, 2: 20})
+        beside = where.open()
+        other = Bank(beside, bank.accounts, bank.notes)
+
+        def nested() -> None:
+            with bank.db.transaction() as t:
+                put(t, bank)
+                other.db.run(put, other)
+
+        refused = in_thread(nested).exception(PATIENCE_S)
+        assert type(refused) is SelfDeadlock, refused
+        assert "at the server" in str(refused)
+        assert bank.committed()[1] == 10
+
+
+def test_wait_at_the_server_for_another_thread_is_not_refused(postgres_url: str) -> None:
+    with place(postgres_url) as where:
+        bank = open_bank(where.open(), {1: 10, 2: 20})
+        other = Bank(where.open(), bank.accounts, bank.notes)
+        has_it, let_go = threading.Event(), threading.Event()
+
+        def holds() -> None:
+            with bank.db.transaction() as t:
+                put(t, bank)
+                has_it.set()
+                assert let_go.wait(PATIENCE_S)
+
+        def nested() -> None:
+            with bank.db.transaction() as t:  # open on this thread, but not what is waited for
+                put(t, bank, 2)
+                other.db.run(put, other, 1, 8)
+
+        theirs = in_thread(holds)
+        assert has_it.wait(PATIENCE_S)
+        ours = in_thread(nested)
+        crossing = other.db._forest.crossing
+        looks: list[bool] = []
+        look_once = crossing.look_once
+        crossing.look_once = lambda tops: (looks.append(True), look_once(tops))[1]  # type: ignore[method-assign]
+        until(lambda: len(looks) > 4)
+        assert not ours.done()
+        let_go.set()
+        ours.result(PATIENCE_S)
+        theirs.result(PATIENCE_S)
+        assert bank.committed() == {1: 8, 2: 5}
