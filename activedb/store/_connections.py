@@ -285,7 +285,7 @@ def _set_up(driver: ServerConnection, wanted: Mapping[str, str]) -> None:
                 (f"BEGIN; SELECT {set_all}; COMMIT; " if names else "")
                 + f"SELECT pg_backend_pid(), current_setting('transaction_isolation'){read_all}"
             )
-            found = []
+            found: list[Any] = []
             while True:
                 if cursor.description is not None:
                     found.append(cursor.fetchone() or ())

@@ -117,6 +117,7 @@ class Node:
     """
 
     id: int
+    _over_at_s: float
     _has_ended_elsewhere = False
     """Whether the thread that began the block still takes it for its innermost one, wrongly."""
 
