@@ -52,7 +52,7 @@ def failed_in(rule: str, error: BaseException) -> str:
 
 
 def _told(error: BaseException) -> str:
-    """Return its text; of errors that are not ours with the type, as that of a KeyError is a name."""
+    """Return its text, with the type of errors of others: that of a KeyError is a mere name."""
     return str(error) if isinstance(error, ActiveDBError) else f"{type(error).__name__}: {error}"
 
 
