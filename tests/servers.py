@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import create_engine, make_url, text
 
+from activedb.store import _postmaster, embedded
 from activedb.store._account import Account, server_account
 from activedb.store._binaries import postgres_programs
 from activedb.store.embedded import EmbeddedServer
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _VERSION_MIN = 15
+
+# The servers that this process starts may take as long as they need.
+_postmaster.START_S_MAX = _postmaster.STOP_S_MAX = PATIENCE_S
+embedded._LOCK_S_MAX = 4 * PATIENCE_S
 
 
 @contextlib.contextmanager

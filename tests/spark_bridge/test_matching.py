@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -89,11 +90,10 @@ def rows(rng: random.Random, count: int) -> list[str]:
 class Played:
     """A stream played through the rules, by executors or by one process."""
 
-    def __init__(self, root: Path, *, is_elsewhere: bool, files_each: int):
+    def __init__(self, db: adb.Database, root: Path, *, is_elsewhere: bool, files_each: int):
         self._input = root / "input"
         self._checkpoint = root / f"checkpoint-{is_elsewhere}"
         self._is_elsewhere = is_elsewhere
-        db = adb.connect("memory://")
         self.stream = ward(db, files_each)
         self.ledger = open_ledger(db)
         define_rules(self.ledger)
@@ -150,6 +150,18 @@ class Cut(Exception):
     """A feed was cut off."""
 
 
+@pytest.fixture
+def played_on(tmp_path: Path) -> Iterator[Callable[..., Played]]:
+    """Plays the stream of this test's folder on a database of its own, closed in the end."""
+    with contextlib.ExitStack() as databases:
+
+        def play(**how: Any) -> Played:
+            db = databases.enter_context(adb.connect("memory://"))
+            return Played(db, tmp_path, **how)
+
+        yield play
+
+
 def seeds() -> range:
     """More by ``ACTIVEDB_TEST_SCALE``; others by ``ACTIVEDB_TEST_SEED``."""
     first = int(os.environ["ACTIVEDB_TEST_SEED"])
@@ -158,7 +170,7 @@ def seeds() -> range:
 
 @pytest.mark.parametrize("seed", seeds())
 def test_executors_make_what_one_process_makes_with_a_break_in_the_middle(
-    cluster: Any, tmp_path: Path, seed: int
+    played_on: Callable[..., Played], cluster: Any, tmp_path: Path, seed: int
 ) -> None:
     rng = random.Random(seed)
     files_each = rng.choice((1, 2))
@@ -171,8 +183,8 @@ def test_executors_make_what_one_process_makes_with_a_break_in_the_middle(
         (tmp_path / "input" / f"{next(files)}.csv").write_text(text, encoding="utf-8")
 
     lines = rows(rng, 120)
-    alone = Played(tmp_path, is_elsewhere=False, files_each=files_each)
-    apart = Played(tmp_path, is_elsewhere=True, files_each=files_each)
+    alone = played_on(is_elsewhere=False, files_each=files_each)
+    apart = played_on(is_elsewhere=True, files_each=files_each)
     for _ in range(3):
         write()
     if rng.random() < 0.5:
@@ -207,7 +219,7 @@ def test_executors_make_what_one_process_makes_with_a_break_in_the_middle(
 
 
 def test_feed_that_runs_again_knows_the_end_of_before_and_the_rules_of_now(
-    cluster: Any, tmp_path: Path
+    played_on: Callable[..., Played], cluster: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "input").mkdir()
 
@@ -215,7 +227,7 @@ def test_feed_that_runs_again_knows_the_end_of_before_and_the_rules_of_now(
         lines = [f"{_FIRST_US + s * 1_000_000},{k},,{who},{room},2\n" for s, k, who, room in rows]
         (tmp_path / "input" / name).write_text("".join(lines), encoding="utf-8")
 
-    played = Played(tmp_path, is_elsewhere=True, files_each=1)
+    played = played_on(is_elsewhere=True, files_each=1)
     write("0.csv", (10, "EXIT", "ann", 1), (30, "EXIT", "bob", 1), (40, "EXIT", "ann", 2))
     feed = played.open()
     feed.run(played.run.apply)
@@ -244,13 +256,13 @@ def test_feed_that_runs_again_knows_the_end_of_before_and_the_rules_of_now(
 
 
 def test_last_rows_complete_what_they_do_when_nothing_comes_any_more(
-    cluster: Any, tmp_path: Path
+    played_on: Callable[..., Played], cluster: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "input").mkdir()
     rows = ((10, "EXIT"), (20, "ENTER"), (30, "QUIET"))
     lines = [f"{_FIRST_US + s * 1_000_000},{kind},,ann,1,2\n" for s, kind in rows]
     (tmp_path / "input" / "0.csv").write_text("".join(lines), encoding="utf-8")
-    played = Played(tmp_path, is_elsewhere=True, files_each=1)
+    played = played_on(is_elsewhere=True, files_each=1)
     feed = played.open(follow=True)
     sizes = []
 
@@ -267,12 +279,12 @@ def test_last_rows_complete_what_they_do_when_nothing_comes_any_more(
 
 
 def test_checkpoint_that_began_in_one_process_does_not_go_on_on_executors(
-    cluster: Any, tmp_path: Path
+    played_on: Callable[..., Played], cluster: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "input").mkdir()
     (tmp_path / "input" / "0.csv").write_text(f"{_FIRST_US},EXIT,,ann,1,1\n")
     (tmp_path / "checkpoint-True").symlink_to(tmp_path / "checkpoint-False")
     (tmp_path / "checkpoint-False").mkdir()
-    Played(tmp_path, is_elsewhere=False, files_each=1).feed()
+    played_on(is_elsewhere=False, files_each=1).feed()
     with pytest.raises(ConfigurationError, match="began with the setting scale_out off"):
-        Played(tmp_path, is_elsewhere=True, files_each=1).feed()
+        played_on(is_elsewhere=True, files_each=1).feed()

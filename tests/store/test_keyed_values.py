@@ -138,3 +138,4 @@ def test_json_that_is_taken_comes_back_from_a_database(value: Any) -> None:
         connection.execute(table.insert(), dict(row))
         found = values.spec.row(connection.execute(table.select()).one())
         assert values.pair(found) == (1, value)
+    engine.dispose()
