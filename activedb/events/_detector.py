@@ -285,7 +285,8 @@ class Detector:
         if contemporaries or not is_exact(o):
             if not shared.is_inexact:
                 self._become_inexact()
-            shared.reach_us = max(shared.reach_us, o.us - o.low_us, o.high_us - o.us)
+            shared.late_us = max(shared.late_us, o.high_us - o.us)
+            shared.reach_us = max(shared.reach_us, shared.late_us, o.us - o.low_us)
         elif o.stamp is not None:
             shared.keeps_ends = True  # whose clock stamps intervals, too
         accepted = o.key in self._root.keys
@@ -660,7 +661,7 @@ class Detector:
                     del self._open[identity]
             if not self._has_inexact():
                 shared.is_inexact = False
-                shared.reach_us = 0
+                shared.reach_us = shared.late_us = 0
                 shared.doubtful.clear()
                 shared.gone.clear()
                 shared.follows.clear()
@@ -786,7 +787,7 @@ class Detector:
             "gone": sorted(self._shared.gone),
             "follows": sorted([key, value] for key, value in self._shared.follows.items()),
             "awaited": [writer.occurrence(o) for o in self._shared.awaited],
-            "reach_us": self._shared.reach_us,
+            "reach_us": [self._shared.reach_us, self._shared.late_us],
             "latest_us": self._shared.latest_us,
             "occurrences": writer.occurrences,
         }
@@ -839,7 +840,7 @@ class Detector:
         shared.gone.update(state.get("gone", ()))
         shared.follows.update(dict(state.get("follows", ())))
         shared.awaited = [reader.occurrences[number] for number in state.get("awaited", ())]
-        shared.reach_us = state.get("reach_us", 0)
+        shared.reach_us, shared.late_us = state.get("reach_us", (0, 0))
         shared.latest_us = state.get("latest_us", shared.latest_us)
         if self._open or shared.doubtful or shared.awaited:
             shared.is_inexact = True

@@ -258,7 +258,7 @@ class CombinationNode(Node):
 
     def trim(self, before_us: int) -> None:
         if self.horizon_us is not None:
-            self.groups.forget(before_us - self.horizon_us - self.shared.reach_us)
+            self.groups.forget(before_us - self.horizon_us - self.shared.late_us)
 
     # -- what is possible --------------------------------------------------------------------
 
@@ -317,10 +317,10 @@ class CombinationNode(Node):
         policy = self.shared.policy
         if policy.doubts:
             found = list(found)
-            if found and (self._negates_clock or (self.needs_used and self.sources)):
-                if self.is_blind():
-                    for each in found:
-                        each.is_certain = False
+            is_kept = self._negates_clock or (self.needs_used and self.sources)
+            if found and is_kept and self.is_blind():
+                for each in found:
+                    each.is_certain = False
             new = self.ledger.settle(group, found, unfed, moment)
             if group.possible:
                 self.opened[group.key] = None

@@ -58,8 +58,8 @@ class Shared:
         Events that are yet to be fed, and may lie before some that was fed.
     latest_us : int
         The latest upper end of what was fed.
-    reach_us : int
-        How far from its reading an event may lie at most.
+    reach_us, late_us : int
+        How far from its reading an event may lie at most; and how much later.
     """
 
     __slots__ = (
@@ -72,6 +72,7 @@ class Shared:
         "gone",
         "is_inexact",
         "keeps_ends",
+        "late_us",
         "latest_us",
         "policy",
         "reach_us",
@@ -91,6 +92,7 @@ class Shared:
         self.follows: dict[int, list[int]] = {}
         self.awaited: list[Occurrence] = []
         self.reach_us = 0
+        self.late_us = 0
         self.latest_us = -(2**63)
 
     def doubt(self, arrival: int, why: Rivals, journal: Journal) -> None:
