@@ -258,12 +258,19 @@ class Node(ABC):
         """What it keeps itself, each once."""
         return iter(())
 
+    def open_entries(self) -> Iterator[Entry]:
+        """What it has made that is open."""
+        return iter(())
+
     def drop(self, entry: Entry, journal: Journal) -> bool:
         """Forget one entry; tell whether it was kept."""
         return False
 
     def trim(self, before_us: int) -> None:  # noqa: B027  # most nodes keep nothing
         """Forget what no occurrence at or after `before_us` can need."""
+
+    def become_exact(self, journal: Journal) -> None:  # noqa: B027  # most nodes keep nothing
+        """Take note that the order of all that is kept is known again."""
 
     def write(self, state: StateWriter) -> Any:
         """Its own state as JSON; None if it has none."""
