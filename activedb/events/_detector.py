@@ -285,11 +285,11 @@ class Detector:
             if not (
                 contemporaries or o.stamp is not None or o.low_us != o.high_us or shared.keeps_ends
             ):
-                made = plain.feed(o)
+                found = plain.feed(o)
                 bound = self._partials_max
                 if bound is not None and (shared.fresh or plain.groups.count > bound):
                     self._bound_plain(plain, o)
-                return made
+                return found
         shared = self._shared
         if contemporaries or not is_exact(o):
             if not shared.is_inexact:
