@@ -135,9 +135,7 @@ class PeriodicNode(Node):
     def _is_count_known(self, end: Entry) -> bool:
         """Whether it is known what an end makes of the ticks before it."""
         relation, period_us = self.shared.policy.relation, self.periodic.period_us
-        if any(
-            o.key in self.keys and not relation.precedes(end[3], o) for o in self.shared.awaited
-        ):
+        if any(o.key in self.keys and relation.may_precede(o, end[3]) for o in self.shared.awaited):
             return False
         others = [*self.starts, *self.ends, end]
         if not self._is_known(others):

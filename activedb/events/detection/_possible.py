@@ -170,9 +170,12 @@ class Exclusion:
 
     def excludes(self, m: Possible, c: Possible) -> bool:
         """Whether m, which is made in every order, excludes c in every order."""
-        if self.uses_up and not m.arrivals.isdisjoint(c.arrivals):
-            # Both cannot be made, unless one step makes both.
-            return self.context is not Context.CONTINUOUS or not self.may_be_one_step(m, c)
+        if (
+            self.uses_up
+            and not m.arrivals.isdisjoint(c.arrivals)
+            and (self.context is not Context.CONTINUOUS or not self.may_be_one_step(m, c))
+        ):
+            return True  # both cannot be made, unless one step makes both
         if self.is_one_step(m, c):
             if self.context is Context.CHRONICLE:
                 return True
@@ -182,7 +185,11 @@ class Exclusion:
                 return True
             if self.is_picky and self._may_have_same_ends(m, c):
                 return True
-        return self.skip is not SkipTo.NONE and self.is_before(m, c) and self._skips(m, c)
+        return (
+            self.skip is not SkipTo.NONE
+            and (self.is_before(m, c) or (self.is_one_step(m, c) and self.is_better(m, c)))
+            and self._skips(m, c)
+        )
 
     # -- steps -------------------------------------------------------------------------------
 
