@@ -180,7 +180,7 @@ class PeriodicNode(Node):
         for start in [e for e in self.starts if e[2] in called]:
             low_us, high_us = relation.ends(start[3])
             since_us = moment.us - high_us
-            if start[2] in self.shared.gone or not self._is_waiting(start, low_us + since_us):
+            if start[2] in self.shared.gone or self._is_over(start, low_us + since_us):
                 continue
             self._schedule(start, moment.us, moment)
             if self._is_sure(start, since_us):
@@ -192,6 +192,21 @@ class PeriodicNode(Node):
                 self._doubt([doubtful], moment)
                 made.append(doubtful)
         return made
+
+    def _is_over(self, start: Entry, us: int) -> bool:
+        """Whether a start has no ticks at this time or later for certain."""
+        relation = self.shared.policy.relation
+        closing = [
+            end
+            for end in self.ends
+            if end[3].high_us <= us
+            and end[2] not in self.shared.doubtful
+            and relation.precedes(start[3], end[3])
+        ]
+        if self.periodic.consumption is Context.CHRONICLE:
+            # Each end closes one start: it is over when there are as many as there are starts.
+            return len(closing) >= len(self.starts)
+        return bool(closing)
 
     def _is_waiting(self, start: Entry, us: int) -> bool:
         """Whether a start may have ticks at this time or later, for all that is known."""
