@@ -69,9 +69,11 @@ class PeriodicNode(Node):
             if self.periodic.consumption is Context.CHRONICLE:
                 closed = self._close(entry, moment.journal)
             if self.periodic.collected:
-                collected = self._collect(entry, closed)
                 if self._doubts and not self._is_count_known(entry):
+                    collected = self._possibly_collect(entry)
                     self._doubt(collected, moment)
+                else:
+                    collected = self._collect(entry, closed)
                 made += collected
             put(self.ends, entry, moment.journal)
         return made
@@ -300,6 +302,21 @@ class PeriodicNode(Node):
             ]
             made.append(self._occurrence(together, moments, end))
         return made
+
+    def _possibly_collect(self, end: Entry) -> list[Entry]:
+        """What an end may make of the ticks before it: of each start, with each number of them."""
+        relation, period_us = self.shared.policy.relation, self.periodic.period_us
+        until_us = relation.begins(end[3])[1]
+        found: list[Entry] = []
+        for start in self.starts:
+            if relation.may_precede(start[3], end[3]):
+                least_us = relation.ends(start[3])[0] + period_us
+                ticks = len(range(least_us, until_us, period_us))
+                moments = [start[0] + period_us * (number + 1) for number in range(ticks)]
+                found += [
+                    self._occurrence([start], moments[:count], end) for count in range(ticks + 1)
+                ]
+        return found
 
     # -- what is made --------------------------------------------------------------------------
 
