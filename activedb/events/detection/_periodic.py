@@ -64,13 +64,19 @@ class PeriodicNode(Node):
         if self.shared.fresh is not None:
             self.shared.fresh.extend([(entry, self) for entry in (*begun, *ended)])
         made: list[Entry] = []
+        if begun and self.periodic.collected and self._doubts:
+            # An end that was fed before may come after it.
+            for end in self.ends:
+                collected = self._possibly_collect(end, begun)
+                self._doubt(collected, moment)
+                made += collected
         for entry in ended:
             closed = None
             if self.periodic.consumption is Context.CHRONICLE:
                 closed = self._close(entry, moment.journal)
             if self.periodic.collected:
                 if self._doubts and not self._is_count_known(entry):
-                    collected = self._possibly_collect(entry)
+                    collected = self._possibly_collect(entry, self.starts)
                     self._doubt(collected, moment)
                 else:
                     collected = self._collect(entry, closed)
@@ -303,12 +309,12 @@ class PeriodicNode(Node):
             made.append(self._occurrence(together, moments, end))
         return made
 
-    def _possibly_collect(self, end: Entry) -> list[Entry]:
+    def _possibly_collect(self, end: Entry, starts: list[Entry]) -> list[Entry]:
         """What an end may make of the ticks before it: of each start, with each number of them."""
         relation, period_us = self.shared.policy.relation, self.periodic.period_us
         until_us = relation.begins(end[3])[1]
         found: list[Entry] = []
-        for start in self.starts:
+        for start in starts:
             if relation.may_precede(start[3], end[3]):
                 least_us = relation.ends(start[3])[0] + period_us
                 ticks = len(range(least_us, until_us, period_us))
