@@ -11,7 +11,7 @@ from activedb.events.detection._entry import Candidate, Entry, constituents, pla
 from activedb.events.detection._predicates import Stage
 from activedb.events.detection._skips import Place, Span, add_span, covers
 
-__all__ = ["Chooser", "latest", "preference"]
+__all__ = ["Chooser", "cumulated", "latest", "preference"]
 
 _FIRST: tuple[int, ...] = (-1,)
 _LAST: tuple[int, ...] = (1,)
@@ -54,9 +54,9 @@ class Chooser:
         self.cumulates = context is Context.CUMULATIVE
         # One candidate per first constituent suffices: the others are skipped, or use it again.
         self.one_per_first = context is Context.CONTINUOUS or (self.skips and not self.uses_up)
-        self._target = None
+        self.target = None
         if skip.part is not None:
-            self._target = next(
+            self.target = next(
                 number for number, stage in enumerate(stages) if skip.part in stage.names
             )
 
@@ -97,9 +97,9 @@ class Chooser:
         else:
             found = list(left)
             if found:
-                made.append(_cumulated(found))
+                made.append(cumulated(found))
         consumed = [entry for c in made for entry in constituents(c)] if self.uses_up else []
-        return made, consumed, [span for candidate in made for span in self._span(candidate)]
+        return made, consumed, [span for candidate in made for span in self.span(candidate)]
 
     def _left(
         self, candidates: Iterable[Candidate], used: Set[int], skipped: Sequence[Span]
@@ -113,11 +113,11 @@ class Chooser:
                 first = _first(candidate)[:3]
                 if covers(skipped, first) or covers(more, first):
                     continue
-                for span in self._span(candidate):
+                for span in self.span(candidate):
                     add_span(more, span)
             yield candidate
 
-    def _span(self, candidate: Candidate) -> list[Span]:
+    def span(self, candidate: Candidate) -> list[Span]:
         """What a match skips: from its first constituent on."""
         to = self.skip.to
         if to is SkipTo.NONE:
@@ -127,8 +127,8 @@ class Chooser:
         spans = [(first, first, True)]
         if to is SkipTo.PAST_LAST:
             spans = [(first, max(entry[:3] for entry in entries), True)]
-        elif self._target is not None:
-            bound = candidate[self._target]
+        elif self.target is not None:
+            bound = candidate[self.target]
             targets = constituents((bound,))
             if targets:
                 ends = min if to is SkipTo.FIRST else max
@@ -155,7 +155,7 @@ def latest(candidates: Iterable[Candidate]) -> Candidate | None:
     return found
 
 
-def _cumulated(candidates: list[Candidate]) -> Candidate:
+def cumulated(candidates: list[Candidate]) -> Candidate:
     """One candidate in which every part is a tuple of all that it is in any candidate, by place."""
     together: list[tuple[Entry, ...]] = []
     for number in range(len(candidates[0])):

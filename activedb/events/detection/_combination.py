@@ -4,26 +4,39 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as Sequence_
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from activedb.events._accuracy import AccuracyInterval
 from activedb.events._conjunction import Conjunction
 from activedb.events._expression import Expression
 from activedb.events._occurrence import Occurrence
 from activedb.events._primitives import Primitive
 from activedb.events._sequence import Sequence
-from activedb.events.detection._choice import Chooser, preference
-from activedb.events.detection._entry import Candidate, Entry, constituents, place_of, timestamp_at
+from activedb.events.detection._choice import Chooser, cumulated, preference
+from activedb.events.detection._entry import (
+    YET_TO_BE_FED,
+    Candidate,
+    Entry,
+    constituents,
+    place_of,
+    timestamp_at,
+)
 from activedb.events.detection._group import Group, Groups
 from activedb.events.detection._journal import Journal, add, put
 from activedb.events.detection._layout import primitives_of
+from activedb.events.detection._ledger import Ledger
 from activedb.events.detection._node import Moment, Node
 from activedb.events.detection._predicates import Predicates, Stage, attribute, merged, parts_of
 from activedb.events.detection._primitive import takes
 from activedb.events.detection._skips import Span, add_span, remove_span
+from activedb.events.detection._uncertain import is_exact
 
 if TYPE_CHECKING:
+    from activedb.events.detection._backtracking import Waiting
     from activedb.events.detection._node import Shared
+    from activedb.events.detection._possible import Possible
     from activedb.events.detection._state import StateReader, StateWriter
 
 __all__ = ["Children", "CombinationNode", "Item", "holds"]
@@ -98,6 +111,10 @@ class CombinationNode(Node):
         self.order = preference(self.stages)
         self.horizon_us = horizon_us
         self.groups = Groups(len(parts), is_windowed=horizon_us is not None)
+        # The groups in which something may be open.
+        self.opened: dict[tuple[object, ...], None] = {}
+        self._ledger: Ledger | None = None
+        self._negates_clock = any(negated for _, _, negated in children.clocks.values())
         # A disjunction of primitive events: which of them it was names the part.
         self.named_by_event = [
             number not in children.nodes and not stage.kleene and len(stage.names) > 1
@@ -203,7 +220,48 @@ class CombinationNode(Node):
 
     @property
     def is_doubtful(self) -> bool:
-        return any(group.doubted for group in self.groups.by_key.values())
+        """Whether something that it keeps is open, or excludes what cannot be told yet."""
+        return any(
+            group.doubted
+            or any(
+                not (each.is_made and all(is_exact(entry[3]) for entry in each.entries))
+                for each in group.possible
+            )
+            for group in self.groups.by_key.values()
+        )
+
+    def open_entries(self) -> Iterator[Entry]:
+        for key in self.opened:
+            group = self.groups.by_key.get(key)
+            for each in () if group is None else group.possible:
+                if each.entry is not None and not each.is_made:
+                    yield each.entry
+
+    def become_exact(self, journal: Journal) -> None:
+        """Keep what was made as it is kept where the order of all events is known."""
+        for key in self.opened:
+            group = self.groups.by_key.get(key)
+            if group is None or not group.possible:
+                continue
+            journal.append((setattr, (group, "possible", group.possible)))
+            for each in group.possible:
+                for span in self.chooser.span(each.candidate):
+                    self.skip(group, span, journal)
+            group.possible = ()
+            if not self.needs_used:
+                for entry in group.kept().values():
+                    if entry[2] in group.used:
+                        self.take_up(group, entry, journal)
+                self.settle(group, journal)
+        self.opened.clear()
+
+    @property
+    def is_vague(self) -> bool:
+        return self.chooser.cumulates and any(
+            not each.is_made
+            for key in self.opened
+            for each in (self.groups.by_key[key].possible if key in self.groups.by_key else ())
+        )
 
     def kept(self) -> Iterator[Entry]:
         for group in self.groups.by_key.values():
@@ -235,7 +293,133 @@ class CombinationNode(Node):
 
     def trim(self, before_us: int) -> None:
         if self.horizon_us is not None:
-            self.groups.forget(before_us - self.horizon_us)
+            self.groups.forget(before_us - self.horizon_us - self.shared.late_us)
+
+    # -- what is possible --------------------------------------------------------------------
+
+    @property
+    def ledger(self) -> Ledger:
+        """What decides where the order of events is not known."""
+        if self._ledger is None:
+            self._ledger = Ledger(self)
+        return self._ledger
+
+    def waiting(self, group: Group) -> list[Waiting]:
+        """The events yet to be fed that the group would take, and the stages that would."""
+        found: list[Waiting] = []
+        for place, o in enumerate(self.shared.awaited):
+            if not group.has_key(o, self.attributes):
+                continue
+            stages = [
+                number
+                for primitive, number, forbids in self.dispatch.get(o.key, ())
+                if not forbids and primitive.takes(o)
+            ]
+            if stages:
+                found.append(((o.us, o.id or "", YET_TO_BE_FED + place, o, None), stages))
+        return found
+
+    def is_blind(self) -> bool:
+        """Whether its parts may make something that it does not know of yet.
+
+        That is, of events that are yet to be fed, at times that are yet to come, or, in the context
+        cumulative, of what is open.
+        """
+        if self.sources:
+            for o in self.shared.awaited:
+                if any(o.key in child.keys for _, child in self.sources):
+                    return True
+            if any(node.is_vague for _, child in self.sources for node in child.walk()):
+                return True
+        return self.is_expecting()
+
+    def is_expecting(self) -> bool:
+        """Whether a clock or a part's window may make something within what was fed."""
+        if not (self.sources or self.clocks):
+            return False
+        return self.shared.timers.is_any_before(
+            self.shared.latest_us + 2 * self.shared.reach_us + 1, self.lowest, self.index
+        )
+
+    def judge(
+        self,
+        group: Group,
+        found: Iterable[Possible],
+        unfed: Sequence_[Possible],
+        moment: Moment,
+    ) -> list[tuple[Candidate, Entry]]:
+        """Return what is made, for certain or perhaps, where the order of events is not known."""
+        policy = self.shared.policy
+        if policy.doubts:
+            found = list(found)
+            is_kept = self._negates_clock or (self.needs_used and self.sources)
+            if found and is_kept and self.is_blind():
+                for each in found:
+                    each.is_certain = False
+            new = self.ledger.settle(group, found, unfed, moment)
+            if group.possible:
+                self.opened[group.key] = None
+            return [(each.candidate, entry) for each, entry in new]
+        by_candidate = {id(each.candidate): each for each in found}
+        candidates = sorted((each.candidate for each in by_candidate.values()), key=self.order)
+        made, consumed, skipped = self.chooser.choose(
+            self.preferred(candidates), group.used, group.spans
+        )
+        for entry in consumed:
+            self.use_up(group, entry, moment.journal)
+        for span in skipped:
+            self.skip(group, span, moment.journal)
+        closed = any(each.is_closed for each in by_candidate.values())
+        return [(c, self.occurrence(c, moment.us if closed else None)) for c in made]
+
+    def preferred(self, candidates: list[Candidate]) -> Iterable[Candidate]:
+        """Of candidates in the order of preference those that the selection leaves."""
+        return candidates
+
+    def reopened(self, but: Iterable[Group]) -> list[Group]:
+        """The groups in which something is open, but for some."""
+        if not self.opened or not self.shared.policy.doubts:
+            return []
+        others = {group.key for group in but}
+        found: list[Group] = []
+        for key in list(self.opened):
+            group = self.groups.by_key.get(key)
+            if group is None or not group.possible:
+                del self.opened[key]
+            elif key not in others:
+                found.append(group)
+        return found
+
+    def entries_of(self, judged: list[tuple[Candidate, Entry]], groups: int) -> list[Entry]:
+        """What was judged in so many groups, in the order of preference."""
+        if groups > 1:
+            judged.sort(key=lambda item: self.order(item[0]))
+        return [entry for _, entry in judged]
+
+    def occurrence_of(self, possible: Possible) -> Entry:
+        """The composite occurrence of a possible match."""
+        candidate = possible.candidate
+        if self.chooser.cumulates:
+            candidate = cumulated([candidate])
+        if not possible.is_closed:
+            return self.occurrence(candidate)
+        end_us, stamp = self.window_end(possible.entries[0][3])
+        return self.occurrence(candidate, end_us, stamp)
+
+    def window_end(self, first: Occurrence) -> tuple[int, AccuracyInterval | None]:
+        """When the window ends that begins with an occurrence, and within which interval."""
+        assert self.window_us is not None
+        low_us, high_us = self.shared.policy.relation.begins(first)
+        if low_us == high_us:
+            return low_us + self.window_us, None
+        reading_us = min(max(first.us, low_us), high_us)
+        reading_us += self.window_us
+        stamp = AccuracyInterval(reading_us, low_us + self.window_us, high_us + self.window_us)
+        return reading_us, stamp
+
+    def parts_of(self, candidate: Candidate) -> dict[str, Any]:
+        """The parts of a match of a candidate."""
+        return self._parts(cumulated([candidate]) if self.chooser.cumulates else candidate)
 
     # -- what is made ------------------------------------------------------------------------
 
@@ -258,7 +442,7 @@ class CombinationNode(Node):
             for entry in used:
                 self.use_up(group, entry, moment.journal)
             for span in spans:
-                self.skip(group, span, moment)
+                self.skip(group, span, moment.journal)
             found += made
             count += 1
         if count > 1:
@@ -272,8 +456,11 @@ class CombinationNode(Node):
         neighbours, everywhere.
         """
         add(group.own_used(), entry[2], journal)
-        if self.needs_used:
-            return
+        if not self.needs_used and not self.shared.is_inexact:
+            self.take_up(group, entry, journal)
+
+    def take_up(self, group: Group, entry: Entry, journal: Journal) -> None:
+        """Take an entry that is used up from where it can be a constituent."""
         held: list[tuple[int, Entry]] = []
         for number, entries in enumerate(group.taken):
             place = bisect_left(entries, entry[:3])
@@ -288,14 +475,14 @@ class CombinationNode(Node):
                 self.groups.count -= 1
             journal.append((self._keep_again, (group, held)))
 
-    def skip(self, group: Group, span: Span, moment: Moment) -> None:
+    def skip(self, group: Group, span: Span, journal: Journal) -> None:
         """Let no later match begin within a span of places."""
         spans = group.own_spans()
-        moment.journal.append((remove_span, (spans, *add_span(spans, span))))
+        journal.append((remove_span, (spans, *add_span(spans, span))))
 
     def settle(self, group: Group, journal: Journal) -> None:
         """Forget which entries are used up, where they are gone, and a group without entries."""
-        if not self.needs_used and group.used:
+        if not self.needs_used and group.used and not self.shared.is_inexact:
             used = group.own_used()
             journal.append((used.update, (frozenset(used),)))
             used.clear()
@@ -308,13 +495,18 @@ class CombinationNode(Node):
         group.is_in_heap = False
         self.groups.expire_at(group, group.due_us)
 
-    def occurrence(self, candidate: Candidate, at_us: int | None = None) -> Entry:
+    def occurrence(
+        self,
+        candidate: Candidate,
+        at_us: int | None = None,
+        stamp: AccuracyInterval | None = None,
+    ) -> Entry:
         """The composite occurrence of a candidate."""
         entries = constituents(candidate)
         parts = self._parts(candidate)
         timestamp = max(entries, key=place_of)[3].timestamp
         if at_us is not None:
-            timestamp = timestamp_at(at_us, timestamp)
+            timestamp = timestamp_at(at_us, timestamp) if stamp is None else stamp
         o = Occurrence(self.name, timestamp, merged(entries), parts=parts)
         return (o.us, "", next(self.shared.arrivals), o, parts)
 
@@ -332,6 +524,7 @@ class CombinationNode(Node):
             if oldest_us is not None:
                 self.groups.expire_at(own, oldest_us)
         self.groups.count = other.groups.count
+        self.opened = dict(other.opened)
         self.ended_us = other.ended_us
 
     # -- state -------------------------------------------------------------------------------
@@ -341,6 +534,11 @@ class CombinationNode(Node):
 
     def read(self, data: Any, state: StateReader) -> None:
         state.read_groups(data, self.groups)
+        for key, group in self.groups.by_key.items():
+            if group.possible:
+                self.opened[key] = None
+                for each in group.possible:
+                    self.ledger.exclusion.prepare(each)
 
 
 def holds(entries: list[Entry], entry: Entry) -> bool:
