@@ -58,6 +58,11 @@ class Letter:
         )
 
     @classmethod
+    def of_detection(cls, rule: str, identity: str, o: Occurrence, error: BaseException) -> Self:
+        """A letter for an event that the detector of one rule cannot take; others have it."""
+        return cls.of_event(f"rule {rule}", identity, _encoded(o), error)
+
+    @classmethod
     def of_event(
         cls, stream: str, identity: str, payload: Mapping[str, Any], error: BaseException
     ) -> Self:
@@ -65,7 +70,7 @@ class Letter:
         cause = error.__cause__ if isinstance(error, RuleFailed) and error.__cause__ else error
         return cls(
             source=stream,
-            identity=identity,
+            identity=shortened(identity, IDENTITY_MAX),
             kind="event",
             payload=payload,
             error=type(cause).__name__,

@@ -11,10 +11,11 @@ from activedb.clock import moment_of
 from activedb.engine._letters import Letter
 from activedb.engine._stream_time import StreamTime
 from activedb.engine._triggered import Fed, Triggered, is_systemic
+from activedb.engine._triggering import Refused as RefusedBy
 from activedb.engine._triggering import Triggering
 from activedb.errors import BadEvent, BatchFailed
 from activedb.events import Occurrence
-from activedb.rules import Subscription
+from activedb.rules import OnAbort, Rule, Subscription
 from activedb.streams import Arrival, Refused, Stream
 from activedb.transactions import Transaction
 
@@ -148,7 +149,26 @@ class STransactions:
         self, t: Transaction, arrival: Arrival, contemporaries: Sequence[Occurrence]
     ) -> tuple[list[Triggered], list[Fed]]:
         """Show the detectors an event: what it triggers, and who kept it; nobody if it raises."""
-        return self._triggering.feed(arrival.occurrence, t, contemporaries)
+        return self._triggering.feed(
+            arrival.occurrence, t, contemporaries, refused=self._refused(t, arrival)
+        )
+
+    def _refused(self, t: Transaction, arrival: Arrival) -> RefusedBy:
+        """What becomes of an event if a rule's detector cannot take it."""
+        identity = f"{arrival.batch_id}.{arrival.position}"
+        return partial(self.refused, t, identity, arrival.occurrence)
+
+    def refused(
+        self, t: Transaction, identity: str, o: Occurrence, rule: Rule, error: Exception
+    ) -> bool:
+        """Keep a letter if `rule` alone cannot take an event; False: it takes the event from all.
+
+        That is so if a predicate raises, unless the rule fails alone.
+        """
+        is_alone = isinstance(error, BadEvent) or rule.on_abort is OnAbort.RULE
+        if is_alone and not self.fail_fast:
+            self._triggering.refuse(t, rule, f"{self._stream.name}/{identity}", o, error)
+        return is_alone and not self.fail_fast
 
     def _fed(
         self,

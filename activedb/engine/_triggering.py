@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from activedb.engine._cascades import too_many_cycles
 from activedb.engine._causal import Causal
@@ -17,10 +17,10 @@ from activedb.engine._rule_listeners import RuleListener
 from activedb.engine._runner import Runner
 from activedb.engine._time_lines import TimeLines
 from activedb.engine._trails import Trail, Trails
-from activedb.engine._triggered import SYSTEMIC, Fed, Firing, Triggered
+from activedb.engine._triggered import SYSTEMIC, Fed, Firing, Triggered, is_systemic
 from activedb.events import Occurrence
 from activedb.metrics import Counters
-from activedb.rules import Catalog, Subscription
+from activedb.rules import Catalog, OnAbort, Rule, Subscription
 from activedb.store import Key, Row, TableSpec
 from activedb.transactions import Run, State, Transaction
 from coupling import Coupling, CycleBoundReached
@@ -28,8 +28,11 @@ from coupling import Coupling, CycleBoundReached
 if TYPE_CHECKING:
     from activedb.engine._launcher import Launcher
 
-__all__ = ["Triggering"]
+__all__ = ["Refused", "Triggering"]
 
+
+Refused: TypeAlias = Callable[[Rule, Exception], bool]
+"""Told of a rule whose detector cannot take an event; whether all others go on with it."""
 
 _AFTER_COMMIT = (Coupling.CAUSAL, Coupling.SEQUENTIAL)
 """Modes of rules that are recorded by the triggering commit."""
@@ -246,12 +249,24 @@ class Triggering:
             self.trigger(t, triggered)
 
     def feed(
-        self, o: Occurrence, t: Transaction, contemporaries: Sequence[Occurrence] = ()
+        self,
+        o: Occurrence,
+        t: Transaction,
+        contemporaries: Sequence[Occurrence] = (),
+        *,
+        refused: Refused | None = None,
     ) -> tuple[list[Triggered], list[Fed]]:
         """Show `o` to the detectors that listen to it in `t`; what it triggers, and who kept it.
 
-        `contemporaries` are events yet to be fed that may be before `o`.
+        Parameters
+        ----------
+        contemporaries : sequence of Occurrence
+            Events yet to be fed that may be before `o`.
+        refused : callable, optional
+            Told of each rule whose detector raises; True: that is the rule's affair alone, and all
+            others go on with `o`. By default that of a rule that fails alone.
         """
+        refused = refused or self._refused_in(t, o)
         for listener in self.listeners:
             listener.raised(t, o)
         triggered: list[Triggered] = []
@@ -260,7 +275,10 @@ class Triggering:
         listening = catalog.listening_to(o.key, t) if contemporaries else catalog.concerned_by(o, t)
         try:
             for subscription in listening:
-                items, kept = self.feed_to(subscription, o, t, contemporaries)
+                taken = self.try_feed(subscription, o, t, contemporaries, refused)
+                if taken is None:
+                    continue
+                items, kept = taken
                 if kept:
                     fed.append(Fed(subscription, o))
                 triggered += items
@@ -268,6 +286,45 @@ class Triggering:
             self.withdraw(fed)
             raise
         return triggered, fed
+
+    def try_feed(
+        self,
+        subscription: Subscription,
+        o: Occurrence,
+        t: Transaction,
+        contemporaries: Sequence[Occurrence],
+        refused: Refused,
+    ) -> tuple[list[Triggered], bool] | None:
+        """As `feed_to`; None: the detector cannot take `o`, and that is the rule's affair alone."""
+        try:
+            return self.feed_to(subscription, o, t, contemporaries)
+        except Exception as error:
+            if is_systemic(error, t) or not refused(subscription.rule, error):
+                raise
+        return None
+
+    def refuse(
+        self, t: Transaction, rule: Rule, identity: str, o: Occurrence, error: Exception
+    ) -> None:
+        """Keep a letter of `o`, which the detector of `rule` cannot take, with the commit of `t`.
+
+        `identity` names the event among all others that may be refused.
+        """
+        self.counters.add("rules_failed")
+        letter = Letter.of_detection(rule.name, f"{identity}/{rule.name}", o, error)
+        self._keep_letters(self._trails.of(t), [letter])
+
+    def _refused_in(self, t: Transaction, o: Occurrence) -> Refused:
+        """What becomes of an event that is raised in `t` if a detector cannot take it."""
+
+        def refused(rule: Rule, error: Exception) -> bool:
+            fails_alone = rule.on_abort is OnAbort.RULE
+            if fails_alone:
+                number = len(self._trails.of(t).letters)
+                self.refuse(t, rule, f"{t.path}/refused.{number}", o, error)
+            return fails_alone
+
+        return refused
 
     def feed_to(
         self,
@@ -310,7 +367,7 @@ class Triggering:
 
     def keep_letter(self, t: Transaction, letter: Letter) -> None:
         """Write a letter with the top-level commit above `t`."""
-        self._add(self._trails.of(t), [letter])
+        self._keep_letters(self._trails.of(t), [letter])
 
     def take_back(self, t: Transaction, fed: list[Fed]) -> None:
         """Withdraw what was fed for one event of `t` that failed, while `t` goes on."""
@@ -355,13 +412,13 @@ class Triggering:
             self._launcher.fire(t, detached, trail.events)
         if dependent:
             firings, letters = self._launcher.prepare(t, dependent, trail.events)
-            self._add(trail, letters)
+            self._keep_lost(trail, letters)
             with self._trails.latch:
                 trail.firings += firings
             self._causal.begin(t, [f for f in firings if _is_causal(f)])
         if exclusive:
             names, letters = self._exclusive.intend(t, exclusive, trail.events)
-            self._add(trail, letters)
+            self._keep_lost(trail, letters)
             self._trails.of(t.top)  # which decides about them, also if `t` aborts
             with self._trails.latch:
                 trail.intents |= names
@@ -372,12 +429,15 @@ class Triggering:
 
     # -- inside ----------------------------------------------------------------------------
 
-    def _add(self, trail: Trail, letters: list[Letter]) -> None:
+    def _keep_lost(self, trail: Trail, letters: list[Letter]) -> None:
         """Keep letters of firings whose occurrence cannot be kept."""
         if letters:
             self.counters.add("rules_failed", len(letters))
-            with self._trails.latch:
-                trail.letters += letters
+            self._keep_letters(trail, letters)
+
+    def _keep_letters(self, trail: Trail, letters: list[Letter]) -> None:
+        with self._trails.latch:
+            trail.letters += letters
 
 
 def _is_set(item: Triggered) -> bool:
