@@ -787,6 +787,7 @@ class Database:
                 future=self._future,
                 membership=membership,
                 rows=self._detector_rows,
+                watch=self._timekeeper.watch,
                 **self._programs_of(stream),
             )
         return run

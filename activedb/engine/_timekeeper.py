@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -63,6 +64,8 @@ class Timekeeper:
         self._expiring = DueTimes()
         # What was seen when an expiring rule was looked at last: the clock, and its newest event.
         self._looked: dict[object, tuple[int, int]] = {}
+        # By stream, when to look for producers that are silent, and how.
+        self._looks: dict[str, tuple[int, Callable[[], None]]] = {}
         self._starting = threading.Lock()
         self._latch = threading.Lock()
         self._busy: set[object] = set()
@@ -94,6 +97,15 @@ class Timekeeper:
                 self._looked[subscription.detection] = (now_us, subscription.newest_us)
             self._set(self._expiring, subscription, now_us + subscription.horizon_us + 1)
 
+    def watch(self, stream: str, us: int | None, look: Callable[[], None]) -> None:
+        """Have `look` called once, on the pool, when this time is reached; None: not any more."""
+        with self._latch:
+            if us is None:
+                self._looks.pop(stream, None)
+                return
+            self._looks[stream] = (us, look)
+        self._wake()
+
     def close(self) -> None:
         """End the thread; what is due from now on waits for the next start."""
         with self._latch:
@@ -112,15 +124,19 @@ class Timekeeper:
 
     def _set(self, times: DueTimes, subscription: Subscription, us: int) -> None:
         if times.set(subscription, us):
-            with self._latch:
-                if self._is_closed:
-                    return
-                if self._thread is None:
-                    self._thread = threading.Thread(
-                        target=self._wait, name="activedb-timekeeper", daemon=True
-                    )
-                    self._thread.start()
-            self._woken.set()
+            self._wake()
+
+    def _wake(self) -> None:
+        """Let the thread look again at what it waits for."""
+        with self._latch:
+            if self._is_closed:
+                return
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._wait, name="activedb-timekeeper", daemon=True
+                )
+                self._thread.start()
+        self._woken.set()
 
     def _wait(self) -> None:
         while True:
@@ -130,6 +146,8 @@ class Timekeeper:
             self._start_due()
             firsts = (self._due.first_us(), self._expiring.first_us())
             found = [us for us in firsts if us is not None]
+            with self._latch:
+                found += [us for us, _ in self._looks.values()]
             moment = moment_of(min(*found, _LAST_US)) if found else None
             self._clock.wait_until(moment, self._woken)
 
@@ -137,6 +155,8 @@ class Timekeeper:
         """Start what is due now."""
         with self._starting:
             now_us = self._now_us()
+            for stream, look in self._due_looks(now_us):
+                self._launcher.aside(f"silence in stream {stream}", look)
             while taken := self._expiring.take(now_us + 1):
                 for subscription in taken[1]:
                     self._expire(subscription, now_us)
@@ -145,6 +165,13 @@ class Timekeeper:
                 for subscription in found:
                     if self._catalog.has(subscription):
                         self._start(subscription, due_us)
+
+    def _due_looks(self, now_us: int) -> list[tuple[str, Callable[[], None]]]:
+        with self._latch:
+            due = [(name, look) for name, (us, look) in self._looks.items() if us <= now_us]
+            for name, _ in due:
+                del self._looks[name]
+        return due
 
     def _start(self, subscription: Subscription, since_us: int) -> None:
         if self._lines.stream_of(subscription) is not None:  # declared since

@@ -24,7 +24,7 @@ from activedb.errors import (
     UncertainOrder,
 )
 from activedb.events import AccuracyInterval, Detector, LocalClock, Occurrence
-from tests.databases import place
+from tests.databases import place, until
 from tests.engine.ledger import open_ledger
 from tests.events import simulation
 
@@ -452,6 +452,63 @@ def test_callback_for_silence_may_remove_the_producer(where: Place) -> None:
     assert told == ["Q"]
     assert ledger.lines() == ["A1"]
     assert ledger.db.producers(stream).waiting == 1
+
+
+def test_silence_is_found_by_the_clock_and_told_once_though_nobody_feeds(where: Place) -> None:
+    clock = SimulatedClock(START)
+    ledger = open_ledger(where.open(clock=clock))
+    log(ledger, A)
+    told: list[str] = []
+
+    def on_silent(error: ProducerSilent) -> None:
+        told.append(error.producer)
+        if error.producer == "Q":
+            ledger.db.producers(stream).remove("Q")
+
+    stream = declare(ledger, silent_after=10, on_silent=on_silent)
+    register(ledger, stream, P="A", Q="A")
+    clock.advance(6)
+    ledger.db.feed(stream, [sent("A1", "P", 0, 1), sent("A2", "P", 10, 11)])
+    clock.advance(4)
+    ledger.db.join()
+    assert told == [], "not before it has been silent for longer than it may"
+    clock.advance(0.1)
+    ledger.db.join()
+    assert told == ["Q"]
+    assert ledger.lines() == ["A1"], "nothing waits for what has gone"
+    for _ in range(3):
+        clock.advance(20)
+        ledger.db.join()
+    assert told == ["Q", "P"]
+    ledger.db.producers(stream).heartbeat(stamp("P", 20, 21))
+    clock.advance(11)
+    ledger.db.join()
+    assert told == ["Q", "P", "P"], "it was heard in between"
+    assert ledger.db.counters()["producers_silent"] == 3
+
+
+def test_silence_that_nobody_was_told_of_is_raised_by_the_next_feed_once(where: Place) -> None:
+    clock = SimulatedClock(START)
+    ledger = open_ledger(where.open(clock=clock))
+    stream = declare(ledger, silent_after=10)
+    register(ledger, stream, P="A", Q="A", R="A")
+    clock.advance(11)
+    ledger.db.join()
+    assert ledger.db.counters()["producers_silent"] == 3
+    ledger.db.producers(stream).remove("R")
+    with pytest.raises(ProducerSilent) as caught:
+        ledger.db.feed(stream, [sent("A1", "P", 0, 1)])
+    assert caught.value.producer == "Q"
+    ledger.db.feed(stream, [sent("A1", "P", 0, 1)])
+    assert ledger.db.counters()["producers_silent"] == 3
+
+
+def test_silence_is_found_with_the_real_clock(ledger: Ledger) -> None:
+    told: list[str] = []
+    stream = declare(ledger, silent_after=0.05, on_silent=lambda error: told.append(error.producer))
+    register(ledger, stream, P="A")
+    until(lambda: told)
+    assert told == ["P"]
 
 
 # -- bounds ----------------------------------------------------------------------------------
