@@ -466,12 +466,24 @@ class BadEvent(StreamError):
 class UncertainOrder(BadEvent):
     """What an event completes depends on an order of events that their timestamps do not tell.
 
+    A detector with the policy "raise" raises it after the step was taken: the event is kept, what
+    is certain was made (`made`), and what is open is remembered (`undecided`). A function that
+    decides as a policy is given it, and is not to raise it.
+
     Attributes
     ----------
     candidates : tuple of mapping
-        The matches that are possible, each the constituents by part name.
+        The matches that are possible and not certain, each the constituents by part name.
     certain : tuple of mapping
-        Those of them that hold in every order that is possible.
+        What the step has made all the same, as it is made in every order that is possible.
+    made : tuple of Occurrence
+        The same as composite occurrences: who catches the error must not lose them.
+    rivals : tuple of Rivals
+        For each candidate, by its number, why it is not certain.
+    undecided : tuple of Undecided
+        The choices that the step has left open; `Detector.resolve` decides them.
+    rule : str or None
+        The name of the rule, if a rule waits for the match.
     """
 
     def __init__(
@@ -480,10 +492,18 @@ class UncertainOrder(BadEvent):
         *,
         candidates: tuple[Mapping[str, Any], ...] = (),
         certain: tuple[Mapping[str, Any], ...] = (),
+        made: tuple[Any, ...] = (),
+        rivals: tuple[Any, ...] = (),
+        undecided: tuple[Any, ...] = (),
+        rule: str | None = None,
     ):
         super().__init__(message)
         self.candidates = candidates
         self.certain = certain
+        self.made = made
+        self.rivals = rivals
+        self.undecided = undecided
+        self.rule = rule
 
 
 class PartialsExceeded(BadEvent):

@@ -61,6 +61,7 @@ from activedb.events._sequence import Sequence
 from activedb.events._stability import POList, Stabilizer
 from activedb.events._temporal import Periodic, Plus, TimedOut
 from activedb.events._timestamps import Timestamp
+from activedb.events._undecided import Rivals, Undecided, decode_undecided, encode_undecided
 from activedb.events.terms import Term, attr, part
 
 __all__ = [
@@ -86,6 +87,7 @@ __all__ = [
     "Primitive",
     "Producers",
     "Query",
+    "Rivals",
     "Schedule",
     "Selection",
     "Sequence",
@@ -95,6 +97,7 @@ __all__ = [
     "Term",
     "TimedOut",
     "Timestamp",
+    "Undecided",
     "aborted",
     "all_of",
     "any_of",
@@ -109,11 +112,13 @@ __all__ = [
     "decode",
     "decode_params",
     "decode_timestamp",
+    "decode_undecided",
     "deleted",
     "detect",
     "encode",
     "encode_params",
     "encode_timestamp",
+    "encode_undecided",
     "event",
     "every",
     "inserted",
