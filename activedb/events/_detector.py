@@ -15,6 +15,7 @@ from activedb.events._expression import Expression, Reader
 from activedb.events._occurrence import Occurrence
 from activedb.events._primitives import Primitive
 from activedb.events._query import Query
+from activedb.events._undecided import decode_undecided, encode_undecided
 from activedb.events.detection._build import Builder
 from activedb.events.detection._clocks import Clocks
 from activedb.events.detection._combination import CombinationNode
@@ -318,6 +319,33 @@ class Detector:
         self._told_us = us
         self._clocks.start(us, self._shared.timers, [])
 
+    @property
+    def undecided(self) -> tuple[Any, ...]:
+        return tuple(self._shared.open.values())
+
+    def take_undecided(self) -> list[Any]:
+        if not self._shared.new:
+            return []
+        found = list(self._shared.new.values())
+        self._shared.new = {}
+        return found
+
+    def resolve(self, identity: str, chosen: Any, reader: Reader = None) -> list[Occurrence]:
+        from activedb.errors import BadEvent
+
+        u = self._shared.open.pop(identity, None)
+        if u is None:
+            raise BadEvent("no such open choice")
+        made = []
+        for n in chosen:
+            parts = u.candidates[n]
+            last = max(parts.values(), key=lambda o: o.us)
+            params: dict[str, Any] = {}
+            for o in parts.values():
+                params |= o.params
+            made.append(Occurrence(self._root.name, last.timestamp, params, parts=parts))
+        return made
+
     def detach(self) -> None:
         """Share nothing any more: what others are fed from now on this one need not be fed."""
         for node in self._nodes:
@@ -504,6 +532,7 @@ class Detector:
                 for us, index, called in self._shared.timers.in_order()
             ],
             "occurrences": writer.occurrences,
+            "undecided": [encode_undecided(u) for u in self.undecided],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -530,6 +559,7 @@ class Detector:
         for node, data in zip(self._nodes, state["nodes"], strict=True):
             if data is not None:
                 node.read(data, reader)
+        self._shared.open = {d["identity"]: decode_undecided(d) for d in state["undecided"]}
         self._told_us = state["told_us"]
         self._shared.arrivals = count(state["arrival"])
         self.dropped = state["dropped"]

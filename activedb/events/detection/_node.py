@@ -43,10 +43,12 @@ class Shared:
         What nodes have begun to keep in this moment, if the detector is at its bound.
     """
 
-    __slots__ = ("arrivals", "fresh", "is_inexact", "keeps_ends", "policy", "timers")
+    __slots__ = ("arrivals", "fresh", "is_inexact", "keeps_ends", "new", "open", "policy", "timers")
 
     def __init__(self, policy: Policy):
         self.arrivals: Iterator[int] = count()
+        self.open: dict[str, Any] = {}
+        self.new: dict[str, Any] = {}
         self.timers = Timers()
         self.policy = policy
         self.is_inexact = False

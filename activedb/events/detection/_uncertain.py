@@ -163,8 +163,18 @@ class Policy:
         sure, doubtful = ambiguity.split(candidates)
         if not doubtful:
             return every if all(certain for _, certain in candidates) else sure
-        if self.name == "certain":
+        if self.name in ("certain", "raise"):
+            from activedb.events._undecided import Undecided, identity_of
+            from activedb.events.detection._journal import assign
             ambiguity.doubt(doubtful, moment.journal)
+            left = tuple(
+                parts_of(c, node.stages) for group_ in doubtful for c, _ in group_
+            )
+            us = moment.us if moment.o is None else moment.o.us
+            name = identity_of(node.name, left, us)
+            u = Undecided(name, left, event=moment.o, us=us)
+            assign(node.shared.open, name, u, moment.journal)
+            assign(node.shared.new, name, u, moment.journal)
             return sorted(sure, key=node.order)
         shown = [parts_of(candidate, node.stages) for candidate in every]
         counted = "a match that depends" if len(every) == 1 else f"{len(every)} matches that depend"
