@@ -177,12 +177,8 @@ class MatchedSTransactions(STransactions):
                     triggered += [Triggered(subscription.rule, match) for match in matches]
                 elif is_row:
                     taken = triggering.try_feed(subscription, o, t, contemporaries, refused)
-                    if taken is None:
-                        continue
-                    items, is_kept = taken
-                    if is_kept:
-                        fed.append(Fed(subscription, o))
-                    triggered += items
+                    if taken is not None:
+                        triggered += triggering.took(t, subscription, o, taken, fed, refused)
         except BaseException:
             triggering.withdraw(fed)
             raise

@@ -118,14 +118,23 @@ class STransactions:
         for due_us, subscription in self._time.due_before(us):
             rule = subscription.rule.name
             identity = f"time.{due_us}.{rule}"
+            undecided: list[Exception] = []
+
+            def refused(_: Rule, error: Exception, undecided: Any = undecided) -> bool:
+                undecided.append(error)
+                return True
+
             try:
-                triggered = self._triggering.advance(subscription, due_us + 1, t)
+                triggered = self._triggering.advance(subscription, due_us + 1, t, refused)
             except Exception as error:
                 if is_systemic(error, t):
                     raise
                 # An identity of its own: what is passed over may trigger a rule that fails, too.
                 letters.append(self._failed_at(due_us, rule, f"{identity}.detector", error))
-                triggered = self._passed(t, subscription, due_us, error)
+                triggered = self._passed(t, subscription, due_us, refused)
+            letters += [
+                self._failed_at(due_us, rule, f"{identity}.undecided", order) for order in undecided
+            ]
             try:
                 if triggered:
                     self._run_rules(t, triggered, label=identity, timestamp=moment_of(due_us))
@@ -193,14 +202,14 @@ class STransactions:
         return None
 
     def _passed(
-        self, t: Transaction, subscription: Subscription, due_us: int, error: Exception
+        self, t: Transaction, subscription: Subscription, due_us: int, refused: RefusedBy
     ) -> list[Triggered]:
         """Go on behind a moment at which a detector has failed; what else was complete then."""
         with suppress(BadEvent):  # it keeps something that cannot be written
-            return self._triggering.pass_over(subscription, due_us + 1, t)
+            return self._triggering.pass_over(subscription, due_us + 1, t, refused)
         # It would fail again and again: what the detector keeps is given up.
         subscription.restore(None)
-        return self._triggering.advance(subscription, due_us + 1, t)
+        return self._triggering.advance(subscription, due_us + 1, t, refused)
 
     def _failed_at(self, us: int, rule: str, identity: str, error: Exception) -> Letter:
         if self.fail_fast:

@@ -56,8 +56,8 @@ class StreamRun:
 
     In columns (`activedb.engine.columns`) all that the punctuation has passed is one part, or few.
 
-    Not thread-safe: one thread feeds a stream. Beside it the timekeeper looks for producers that are
-    silent, when nobody feeds.
+    Not thread-safe: one thread feeds a stream. Beside it the timekeeper looks for producers that
+    are silent, when nobody feeds.
 
     Attributes
     ----------

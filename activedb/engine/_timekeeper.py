@@ -16,13 +16,13 @@ from activedb.engine._quarantine import failure_of
 from activedb.engine._triggered import SYSTEMIC, Triggered, is_systemic
 from activedb.errors import ActiveDBError, BadEvent, RuleFailed
 from activedb.events import Occurrence
-from activedb.rules import Catalog, Subscription
+from activedb.rules import Catalog, Rule, Subscription
 from activedb.transactions import Forest, Run, Transaction
 
 if TYPE_CHECKING:
     from activedb.engine._launcher import Launcher
     from activedb.engine._time_lines import TimeLines
-    from activedb.engine._triggering import Triggering
+    from activedb.engine._triggering import Refused, Triggering
 
 __all__ = ["Timekeeper"]
 
@@ -248,7 +248,8 @@ class Timekeeper:
         while True:
             due_us = subscription.due_us
             until_us = until_us if due_us is None else min(due_us, now_us)
-            found = self.triggering.advance(subscription, until_us + 1, t)
+            refused = self._refused(t, until_us)
+            found = self.triggering.advance(subscription, until_us + 1, t, refused)
             subscription.in_hand.extend(item.occurrence for item in found)
             if found or until_us == now_us:
                 return
@@ -263,16 +264,30 @@ class Timekeeper:
         name = subscription.rule.name
         now_us = self._now_us()
         due_us = now_us if subscription.due_us is None else min(subscription.due_us, now_us)
-        payload = {"rule": name, "us": due_us}
-        letter = Letter.of_event(f"rule {name}", f"time.{due_us}/{t.path}", payload, error)
-        self.triggering.keep_letter(t, letter)
+        refused = self._refused(t, due_us)
+        self._keep_letter(t, f"time.{due_us}/{t.path}", name, due_us, error)
         found: list[Triggered] | None = None
         with suppress(BadEvent):  # it keeps something that cannot be written
-            found = self.triggering.pass_over(subscription, due_us + 1, t)
+            found = self.triggering.pass_over(subscription, due_us + 1, t, refused)
         if found is None:
             subscription.restore(None)
-            found = self.triggering.advance(subscription, due_us + 1, t)
+            found = self.triggering.advance(subscription, due_us + 1, t, refused)
         subscription.in_hand.extend(item.occurrence for item in found)
+
+    def _refused(self, t: Transaction, us: int) -> Refused:
+        """Keeps a letter of each choice that time leaves open at `us`."""
+
+        def refused(rule: Rule, error: Exception) -> bool:
+            self._keep_letter(t, f"time.{us}.undecided/{t.path}", rule.name, us, error)
+            return True
+
+        return refused
+
+    def _keep_letter(
+        self, t: Transaction, identity: str, rule: str, us: int, error: Exception
+    ) -> None:
+        payload = {"rule": rule, "us": us}
+        self.triggering.keep_letter(t, Letter.of_event(f"rule {rule}", identity, payload, error))
 
     def _fire(self, t: Transaction, subscription: Subscription, o: Occurrence) -> None:
         """Trigger the rule as an event of `t` would; if it fails there is a dead letter."""

@@ -10,7 +10,7 @@ from activedb.engine._causal import Causal
 from activedb.engine._exclusive import Exclusive
 from activedb.engine._feeding import advanced, fed_alone, passed_over
 from activedb.engine._kept_partials import KeptPartials
-from activedb.engine._letters import Letter
+from activedb.engine._letters import Letter, uncertain
 from activedb.engine._lives import Lives
 from activedb.engine._rule_figures import RuleFigures
 from activedb.engine._rule_listeners import RuleListener
@@ -18,9 +18,10 @@ from activedb.engine._runner import Runner
 from activedb.engine._time_lines import TimeLines
 from activedb.engine._trails import Trail, Trails
 from activedb.engine._triggered import SYSTEMIC, Fed, Firing, Triggered, is_systemic
+from activedb.errors import UncertainOrder
 from activedb.events import Occurrence
 from activedb.metrics import Counters
-from activedb.rules import Catalog, OnAbort, Rule, Subscription
+from activedb.rules import Catalog, OnAbort, Rule, Subscription, Taken
 from activedb.store import Key, Row, TableSpec
 from activedb.transactions import Run, State, Transaction
 from coupling import Coupling, CycleBoundReached
@@ -48,6 +49,8 @@ class Triggering:
         Runs rules in top-level transactions of their own.
     write_letters : callable ``(t, letters)``
         Makes letters durable with the commit of the top-level transaction `t`.
+    write_choices : callable ``(t, choices)``
+        Likewise which choices detectors have left open, or decided.
     cycles_max, cascade_max : int
         Bounds on deferred cycles of one commit point and on rules triggering rules.
     lines : TimeLines
@@ -75,6 +78,7 @@ class Triggering:
         kept: KeptPartials,
         counters: Counters,
         write_letters: Callable[[Transaction, list[Letter]], None],
+        write_choices: Callable[[Transaction, list[tuple[Subscription, Taken]]], None],
         cycles_max: int,
         cascade_max: int,
         breadth_first: bool = False,
@@ -95,6 +99,7 @@ class Triggering:
         self._causal = Causal(launcher)
         self._exclusive = Exclusive(launcher)
         self._write_letters = write_letters
+        self._write_choices = write_choices
         self._lives = Lives(catalog, self, launcher)
         self._hears_all = False
         self.figures = RuleFigures()
@@ -176,6 +181,8 @@ class Triggering:
             self.kept.at_commit_point(t, trail.fed, gone)
         if trail.letters:
             self._write_letters(t, trail.letters)
+        if trail.choices:
+            self._write_choices(t, trail.choices)
         if trail.firings:
             self._launcher.record(t, trail.firings)
         self._exclusive.at_commit_point(t, trail.intents)
@@ -189,6 +196,10 @@ class Triggering:
             for subscription, o in reversed(trail.taken):
                 subscription.in_hand.insert(0, o)
             trail.taken = []
+            for subscription, state in reversed(trail.before):
+                subscription.restore(state)
+                self.lines.moved(subscription)
+            trail.before = []
 
     def ended(self, t: Transaction) -> None:
         """Pass the trail of `t` on to its parent.
@@ -276,12 +287,8 @@ class Triggering:
         try:
             for subscription in listening:
                 taken = self.try_feed(subscription, o, t, contemporaries, refused)
-                if taken is None:
-                    continue
-                items, kept = taken
-                if kept:
-                    fed.append(Fed(subscription, o))
-                triggered += items
+                if taken is not None:
+                    triggered += self.took(t, subscription, o, taken, fed, refused)
         except BaseException:
             self.withdraw(fed)
             raise
@@ -294,7 +301,7 @@ class Triggering:
         t: Transaction,
         contemporaries: Sequence[Occurrence],
         refused: Refused,
-    ) -> tuple[list[Triggered], bool] | None:
+    ) -> Taken | None:
         """As `feed_to`; None: the detector cannot take `o`, and that is the rule's affair alone."""
         try:
             return self.feed_to(subscription, o, t, contemporaries)
@@ -302,6 +309,50 @@ class Triggering:
             if is_systemic(error, t) or not refused(subscription.rule, error):
                 raise
         return None
+
+    def took(
+        self,
+        t: Transaction,
+        subscription: Subscription,
+        o: Occurrence,
+        taken: Taken,
+        fed: list[Fed],
+        refused: Refused,
+    ) -> list[Triggered]:
+        """What a detector that has taken `o` triggers in `t`; notes in `fed` if it has kept it."""
+        if taken.is_kept:
+            fed.append(Fed(subscription, o))
+        self.note(t, subscription, taken, refused)
+        if not taken.matches:
+            return []
+        by = self.runner.cause(t)
+        return [Triggered(subscription.rule, match, by) for match in taken.matches]
+
+    def note(
+        self, t: Transaction, subscription: Subscription, taken: Taken, refused: Refused
+    ) -> None:
+        """Record what a detector has left open, or decided, with the commit of `t`.
+
+        A rule with the policy "raise" is told as one that cannot take the event.
+        """
+        if not taken.undecided and not taken.decided:
+            return
+        trail = self._trails.of(t)
+        with self._trails.latch:
+            trail.choices.append((subscription, taken))
+        if not taken.undecided:
+            return
+        rule = subscription.rule
+        self.counters.add("matches_undecided", sum(len(u.candidates) for u in taken.undecided))
+        self.figures.undecided(rule.name, len(taken.undecided))
+        if rule.on_uncertain == "raise":
+            error = uncertain(rule.name, taken.undecided)
+            if not refused(rule, error):
+                raise error
+
+    def will_restore(self, t: Transaction, subscription: Subscription) -> None:
+        """Let a detector be again as it is now if `t`, which has the rule's lock, aborts."""
+        self._trails.of(t).before.append((subscription, subscription.state()))
 
     def refuse(
         self, t: Transaction, rule: Rule, identity: str, o: Occurrence, error: Exception
@@ -318,7 +369,7 @@ class Triggering:
         """What becomes of an event that is raised in `t` if a detector cannot take it."""
 
         def refused(rule: Rule, error: Exception) -> bool:
-            fails_alone = rule.on_abort is OnAbort.RULE
+            fails_alone = rule.on_abort is OnAbort.RULE or isinstance(error, UncertainOrder)
             if fails_alone:
                 number = len(self._trails.of(t).letters)
                 self.refuse(t, rule, f"{t.path}/refused.{number}", o, error)
@@ -332,23 +383,18 @@ class Triggering:
         o: Occurrence,
         t: Transaction,
         contemporaries: Sequence[Occurrence] = (),
-    ) -> tuple[list[Triggered], bool]:
-        """Show `o` to one detector; what it triggers, and whether it was kept."""
+    ) -> Taken:
+        """Show `o` to one detector."""
         if subscription.is_exclusive or subscription.reads:
-            matches, kept = fed_alone(subscription, o, t, contemporaries)
+            taken = fed_alone(subscription, o, t, contemporaries)
         else:
             is_on_clock = subscription.is_stateful and self.lines.stream_of(subscription) is None
-            matches, kept = subscription.feed_kept(
-                o, exactly=is_on_clock, contemporaries=contemporaries
-            )
+            taken = subscription.feed_kept(o, exactly=is_on_clock, contemporaries=contemporaries)
         if subscription.is_timed:
             self.lines.moved(subscription)
-        if not matches:
-            return [], kept
-        if subscription.is_stateful:
-            self.counters.add("matches", len(matches))
-        by = self.runner.cause(t)
-        return [Triggered(subscription.rule, match, by) for match in matches], kept
+        if taken.matches and subscription.is_stateful:
+            self.counters.add("matches", len(taken.matches))
+        return taken
 
     def keep(self, t: Transaction, fed: list[Fed]) -> None:
         """Make `t` responsible for what was fed."""
@@ -377,19 +423,27 @@ class Triggering:
                 trail.fed.remove(item)
         self.withdraw(fed)
 
-    def advance(self, subscription: Subscription, us: int, t: Transaction) -> list[Triggered]:
-        """What time completes of a rule before `us`, in `t`."""
-        return self._completed(subscription, advanced(subscription, us, t))
+    def advance(
+        self, subscription: Subscription, us: int, t: Transaction, refused: Refused
+    ) -> list[Triggered]:
+        """What time completes of a rule before `us`, in `t`; `refused` as for `feed`."""
+        return self.completed(t, subscription, advanced(subscription, us, t), refused)
 
-    def pass_over(self, subscription: Subscription, us: int, t: Transaction) -> list[Triggered]:
-        """The same without the decisions for which `advance` has raised `UncertainOrder`."""
-        return self._completed(subscription, passed_over(subscription, us, t))
+    def pass_over(
+        self, subscription: Subscription, us: int, t: Transaction, refused: Refused
+    ) -> list[Triggered]:
+        """The same without that of which a predicate raises."""
+        return self.completed(t, subscription, passed_over(subscription, us, t), refused)
 
-    def _completed(self, subscription: Subscription, matches: list[Occurrence]) -> list[Triggered]:
+    def completed(
+        self, t: Transaction, subscription: Subscription, taken: Taken, refused: Refused
+    ) -> list[Triggered]:
+        """What triggers a rule, though no event of `t` does: time, or a choice that was made."""
         self.lines.moved(subscription)
-        if matches:
-            self.counters.add("matches", len(matches))
-        return [Triggered(subscription.rule, match) for match in matches]
+        self.note(t, subscription, taken, refused)
+        if taken.matches:
+            self.counters.add("matches", len(taken.matches))
+        return [Triggered(subscription.rule, match) for match in taken.matches]
 
     def withdraw(self, fed: Sequence[Fed]) -> None:
         """Take occurrences back from the detectors that kept them, the last one first."""

@@ -166,10 +166,9 @@ class Policy:
         if self.name in ("certain", "raise"):
             from activedb.events._undecided import Undecided, identity_of
             from activedb.events.detection._journal import assign
+
             ambiguity.doubt(doubtful, moment.journal)
-            left = tuple(
-                parts_of(c, node.stages) for group_ in doubtful for c, _ in group_
-            )
+            left = tuple(parts_of(c, node.stages) for group_ in doubtful for c, _ in group_)
             us = moment.us if moment.o is None else moment.o.us
             name = identity_of(node.name, left, us)
             u = Undecided(name, left, event=moment.o, us=us)
