@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from activedb.errors import BadEvent, PatternError
 from activedb.events._detector import Detector
 from activedb.events._expression import Reader
 from activedb.events._occurrence import Occurrence
+from activedb.events._precedence import precedes
 from activedb.events._sequence import Sequence
 from activedb.events._timestamps import Timestamp, microseconds
+from activedb.events.detection._uncertain import is_exact
 
 if TYPE_CHECKING:
     from activedb.events._expression import Expression
@@ -28,7 +31,7 @@ def detect(
     selection: str | None = None,
     skip: str | tuple[str, str] | None = None,
     until: Timestamp | None = None,
-    on_uncertain: str | Callable[..., Any] = "raise",
+    on_uncertain: str | Callable[..., Any] = "certain",
     reader: Reader = None,
 ) -> list[Occurrence]:
     """Return the matches of `expression` in `events`.
@@ -91,19 +94,65 @@ def detect(
     occurrences = [_occurrence(position, item) for position, item in enumerate(events)]
     # By upper ends, which does not contradict the order of intervals; stable, so positions stay.
     occurrences.sort(key=lambda o: (o.high_us, o.us, o.id or ""))
-    if any(o.low_us != o.high_us for o in occurrences):
-        detector.expect_intervals()
     found: list[Occurrence] = []
-    for number, o in enumerate(occurrences):
+    exact = all(is_exact(o) for o in occurrences)
+    steps = ((o, o.us, ()) for o in occurrences) if exact else _in_steps(occurrences)
+    if not exact:
+        detector.expect_intervals()
+    for number, (o, least_us, waiting) in enumerate(steps):
         if number % _TRIM_EVERY == 0:
-            detector.trim(o.low_us)
-        found += detector.advance(o.low_us, reader)
-        found += detector.feed(o, reader)
+            detector.trim(least_us)
+        found += detector.advance(least_us, reader)
+        found += detector.feed(o, reader, waiting)
     if until is not None:
         found += detector.advance(microseconds(until) + 1, reader)
     elif occurrences:
         found += detector.advance(occurrences[-1].high_us + 1, reader)
     return found
+
+
+def _in_steps(
+    occurrences: list[Occurrence],
+) -> Iterator[tuple[Occurrence, int, list[Occurrence]]]:
+    """Yield each event, when the earliest of those left may be, and which others may be before it.
+
+    They come by upper ends, but where a local clock tells another order.
+    """
+    by_low = sorted(occurrences, key=lambda o: o.low_us)
+    by_high = deque(occurrences)
+    fed: set[int] = set()
+    reached: dict[int, Occurrence] = {}
+    place = low_place = 0
+    while by_high:
+        o = by_high.popleft()
+        if id(o) in fed:
+            continue
+        while place < len(by_low) and by_low[place].low_us <= o.high_us:
+            reached[id(by_low[place])] = by_low[place]
+            place += 1
+        first = next(
+            (x for x in reached.values() if x is not o and precedes(x, o) and not precedes(o, x)),
+            None,
+        )
+        if first is not None:
+            by_high.appendleft(o)
+            o = _first_of(first, reached.values())
+        del reached[id(o)]
+        while id(by_low[low_place]) in fed:
+            low_place += 1
+        fed.add(id(o))
+        yield o, by_low[low_place].low_us, [x for x in reached.values() if not precedes(o, x)]
+
+
+def _first_of(o: Occurrence, others: Iterable[Occurrence]) -> Occurrence:
+    """One of the others that is before `o`, and before which there is none; or `o` itself."""
+    seen = {id(o)}
+    while True:
+        before = next((x for x in others if id(x) not in seen and precedes(x, o)), None)
+        if before is None:
+            return o
+        seen.add(id(before))
+        o = before
 
 
 def _sequence(expression: Expression, option: str) -> Sequence:

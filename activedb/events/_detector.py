@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Any
 
-from activedb.errors import PartialsExceeded, PatternError
+from activedb.errors import BadEvent, PartialsExceeded, PatternError, UncertainOrder
 from activedb.events._codec import decode_params, encode_params
 from activedb.events._disjunction import Disjunction
 from activedb.events._expression import Expression, Reader
 from activedb.events._occurrence import Occurrence
 from activedb.events._primitives import Primitive
 from activedb.events._query import Query
-from activedb.events._undecided import decode_undecided, encode_undecided
+from activedb.events._undecided import (
+    Rivals,
+    Undecided,
+    decode_undecided,
+    encode_undecided,
+    identity_of,
+    same_candidate,
+    text_of,
+)
 from activedb.events.detection._build import Builder
 from activedb.events.detection._clocks import Clocks
 from activedb.events.detection._combination import CombinationNode
 from activedb.events.detection._entry import Entry
-from activedb.events.detection._journal import Journal, roll_back
+from activedb.events.detection._journal import Journal, add, assign, delete, roll_back
 from activedb.events.detection._network import Network, SharedNode
-from activedb.events.detection._node import Moment, Node, Shared
+from activedb.events.detection._node import DECISION, Moment, Node, Shared
 from activedb.events.detection._sequence import SequenceNode
 from activedb.events.detection._state import StateReader, StateWriter
 from activedb.events.detection._traits import horizon_of, is_timed, reads, remembers, walk
@@ -31,10 +40,20 @@ from activedb.events.detection._uncertain import Policy, is_exact
 __all__ = ["Detector", "Network"]
 
 
-class _Record:
-    """A step that can be undone: an event that was fed, or an advance of time."""
+class _Choice:
+    """What is open, and the occurrences that are made if its candidates are."""
 
-    __slots__ = ("contemporaries", "journal", "o", "said", "us")
+    __slots__ = ("entries", "undecided")
+
+    def __init__(self, undecided: Undecided, entries: tuple[tuple[int, Occurrence], ...]):
+        self.undecided = undecided
+        self.entries = entries  # by the numbers of the candidates: arrivals and occurrences
+
+
+class _Record:
+    """A step that can be undone: an event that was fed, an advance of time, a decision."""
+
+    __slots__ = ("chosen", "contemporaries", "journal", "o", "opened", "said", "us")
 
     def __init__(
         self,
@@ -49,6 +68,8 @@ class _Record:
         self.journal = journal
         self.said = said
         self.contemporaries = contemporaries
+        self.chosen: tuple[str, tuple[int, ...]] | None = None
+        self.opened: list[str] = []
 
 
 class Detector:
@@ -64,8 +85,11 @@ class Detector:
     name : str, optional
         The name of the composite occurrences; by default the expression's repr, or the query's
         name.
-    on_uncertain : {"raise", "certain", "possible", "reading"} or callable
-        What to do if the order of events is not known.
+    on_uncertain : {"certain", "raise", "possible", "reading"} or callable
+        What to do if the order of events, or how far they are apart, is not known: make what is
+        certain, and remember what is open (see `undecided`); the same, and raise `UncertainOrder`
+        after the step; make what is possible; take the readings for exact; ask a function, which
+        is given an `UncertainOrder` and returns those of its `candidates` that are made.
     partials_max : int, optional
         How many occurrences may be kept.
     on_full : {"drop_oldest", "refuse"}
@@ -103,7 +127,7 @@ class Detector:
         expression: Expression,
         *,
         name: str | None = None,
-        on_uncertain: str | Callable[..., Any] = "raise",
+        on_uncertain: str | Callable[..., Any] = "certain",
         partials_max: int | None = None,
         on_full: str = "drop_oldest",
         network: Network | None = None,
@@ -151,6 +175,8 @@ class Detector:
         self._told_us: int | None = None
         self._log: deque[_Record] = deque()
         self._trimmed_us: int | None = None
+        self._open: dict[str, _Choice] = {}
+        self._handed_out: set[str] = set()
         # What is to be dropped first: a heap, from when the bound is reached for the first time.
         self._oldest: list[tuple[int, str, int, int, Entry, Node]] = []
 
@@ -220,20 +246,23 @@ class Detector:
             What predicates that read the shared store read through: a transaction.
         contemporaries : sequence of Occurrence
             Events that are yet to be fed but may lie before `o` for all that their timestamps
-            tell.
+            tell. They are remembered until they are fed, or trimmed.
 
         Returns
         -------
         list of Occurrence
             Of a primitive event `o` itself, of others composite occurrences, in the order of
-            preference.
+            preference; then what has been open before and has become certain.
 
         Raises
         ------
+        UncertainOrder
+            Under the policy "raise", if something is left open. The step was taken then as under
+            "certain": `o` is kept, and what is certain is in the error's `made`.
         BadEvent
             If `o` lacks an attribute of ``same`` or of a term, or its value cannot be compared;
-            `UncertainOrder`, `PartialsExceeded` as the policies say. What a predicate raises
-            passes through. Nothing has changed then.
+            `PartialsExceeded` as the policy says. What a predicate raises passes through. Nothing
+            has changed then.
 
         Notes
         -----
@@ -252,17 +281,20 @@ class Detector:
                 if bound is not None and (shared.fresh or plain.groups.count > bound):
                     self._bound_plain(plain, o)
                 return made
-        if contemporaries or o.low_us != o.high_us:
-            self._shared.is_inexact = self._shared.keeps_ends = True
+        shared = self._shared
+        if contemporaries or not is_exact(o):
+            if not shared.is_inexact:
+                self._become_inexact()
+            shared.reach_us = max(shared.reach_us, o.us - o.low_us, o.high_us - o.us)
         elif o.stamp is not None:
-            self._shared.keeps_ends = True  # whose clock stamps intervals, too
+            shared.keeps_ends = True  # whose clock stamps intervals, too
         accepted = o.key in self._root.keys
         if not accepted and not (self._clocks and self._told_us is None):
             return []
         record = _Record(o, o.us, [], {}, tuple(contemporaries))
         made = self._do(record, reader)
         self._remember(record)
-        return made
+        return self._told(made, record)
 
     def advance(self, us: int, reader: Reader = None) -> list[Occurrence]:
         """Tell that no event before `us` is fed any more; return what time completes before it.
@@ -270,7 +302,7 @@ class Detector:
         Raises
         ------
         ActiveDBError
-            As `feed`; nothing has changed then.
+            As `feed`.
         """
         if not self.is_timed:
             return []
@@ -283,11 +315,21 @@ class Detector:
             last.said.update(record.said)
         else:
             self._remember(record)
-        return made
+        return self._told(made, record)
 
-    def _do(self, record: _Record, reader: Reader, *, refuses: bool = True) -> list[Occurrence]:
+    def _become_inexact(self) -> None:
+        """Expect from now on that the order of events is not known."""
+        shared = self._shared
+        shared.is_inexact = shared.keeps_ends = True
+        for node in self._nodes:
+            for entry in node.kept():
+                shared.latest_us = max(shared.latest_us, entry[3].high_us)
+
+    def _do(self, record: _Record, reader: Reader, *, refuses: bool = True) -> list[Entry]:
         try:
             made = self._steps(record, reader)
+            if self._shared.is_inexact or self._open:
+                made = self._judge(made, record, reader)
             if self._partials_max is not None:
                 self._bound(record.journal, refuses=refuses)
             return made
@@ -298,14 +340,18 @@ class Detector:
             if self._shared.fresh is not None:
                 self._shared.fresh.clear()
 
-    def _steps(self, record: _Record, reader: Reader) -> list[Occurrence]:
+    def _steps(self, record: _Record, reader: Reader) -> list[Entry]:
         journal, o, timers = record.journal, record.o, self._shared.timers
+        if record.chosen is not None:
+            return self._choose(*record.chosen, record, reader)
+        if o is not None and self._shared.is_inexact:
+            self._await(o, record)
         if self._told_us is None and self._clocks:
             self._tell(record.us)
         if o is not None:
             moment = Moment(o, reader, journal, record.said, contemporaries=record.contemporaries)
             return self._evaluate(moment)
-        made: list[Occurrence] = []
+        made: list[Entry] = []
         while due := timers.take_first(record.us, journal):
             us, index, _ = due[0]
             tick = self._clocks.tick(index, us, timers, journal)
@@ -319,42 +365,227 @@ class Detector:
         self._told_us = us
         self._clocks.start(us, self._shared.timers, [])
 
-    @property
-    def undecided(self) -> tuple[Any, ...]:
-        return tuple(self._shared.open.values())
-
-    def take_undecided(self) -> list[Any]:
-        if not self._shared.new:
-            return []
-        found = list(self._shared.new.values())
-        self._shared.new = {}
-        return found
-
-    def resolve(self, identity: str, chosen: Any, reader: Reader = None) -> list[Occurrence]:
-        from activedb.errors import BadEvent
-
-        u = self._shared.open.pop(identity, None)
-        if u is None:
-            raise BadEvent("no such open choice")
-        made = []
-        for n in chosen:
-            parts = u.candidates[n]
-            last = max(parts.values(), key=lambda o: o.us)
-            params: dict[str, Any] = {}
-            for o in parts.values():
-                params |= o.params
-            made.append(Occurrence(self._root.name, last.timestamp, params, parts=parts))
-        return made
-
     def detach(self) -> None:
         """Share nothing any more: what others are fed from now on this one need not be fed."""
         for node in self._nodes:
             if isinstance(node, SharedNode):
                 node.detach()
 
-    def _evaluate(self, moment: Moment) -> list[Occurrence]:
+    def _evaluate(self, moment: Moment) -> list[Entry]:
         root = self._root
-        return [entry[3] for entry in root.evaluate(moment)] if root.concerns(moment) else []
+        return root.evaluate(moment) if root.concerns(moment) else []
+
+    # -- what is open ------------------------------------------------------------------------
+
+    @property
+    def undecided(self) -> tuple[Undecided, ...]:
+        """The choices that are open: what may have been made, and is not certain.
+
+        One disappears when nothing of it is open any more: it was resolved, what was made since
+        excludes it or has made it certain, or it was trimmed.
+        """
+        return tuple([choice.undecided for choice in self._open.values()])
+
+    def take_undecided(self) -> list[Undecided]:
+        """Return the open choices that it has not returned before."""
+        if not self._open:
+            return []
+        found = [
+            choice.undecided
+            for identity, choice in self._open.items()
+            if identity not in self._handed_out
+        ]
+        self._handed_out.update([each.identity for each in found])
+        return found
+
+    def resolve(
+        self,
+        identity: str,
+        chosen: Iterable[int | Mapping[str, Any]],
+        reader: Reader = None,
+    ) -> list[Occurrence]:
+        """Decide an open choice, and return what is made: the chosen, then what follows.
+
+        The other candidates of the choice are not made. What only this choice had kept from being
+        certain is decided with it.
+
+        Parameters
+        ----------
+        identity : str
+            Of one of `undecided`.
+        chosen : iterable of int or mapping
+            The numbers of those of its `candidates` that are made, or these themselves; perhaps
+            none.
+        reader : object, optional
+            What predicates that read the shared store read through.
+
+        Raises
+        ------
+        BadEvent
+            If no such choice is open, or one of the chosen is not among its candidates, is
+            excluded already, or by another one of the chosen. Nothing has changed then.
+        """
+        choice = self._open.get(identity)
+        if choice is None:
+            raise BadEvent(f"{self._root.name} has no open choice {identity!r}: see undecided")
+        numbers = [self._number_of(choice.undecided, each) for each in chosen]
+        record = _Record(None, choice.undecided.us, [], {}, ())
+        record.chosen = (identity, tuple(dict.fromkeys(numbers)))
+        made = self._do(record, reader)
+        self._remember(record)
+        return [entry[3] for entry in made]
+
+    def _number_of(self, undecided: Undecided, chosen: int | Mapping[str, Any]) -> int:
+        candidates = undecided.candidates
+        if isinstance(chosen, int):
+            if 0 <= chosen < len(candidates):
+                return chosen
+        else:
+            for number, candidate in enumerate(candidates):
+                if candidate is chosen or same_candidate(candidate, chosen):
+                    return number
+        raise BadEvent(
+            f"{chosen!r} is not among the {len(candidates)} candidates of {undecided.identity!r}"
+        )
+
+    def _choose(
+        self, identity: str, numbers: tuple[int, ...], record: _Record, reader: Reader
+    ) -> list[Entry]:
+        """Take the candidates with these numbers for made, the others for not made."""
+        choice = self._open.get(identity)
+        if choice is None:
+            return []  # done again without the event that it depended on
+        shared, journal = self._shared, record.journal
+        made: list[Entry] = []
+        delete(self._open, identity, journal)
+        for number, (arrival, o) in enumerate(choice.entries):
+            if number in numbers:
+                if arrival in shared.gone:
+                    raise BadEvent(
+                        f"candidate {number} of {identity!r} is excluded by what was made since"
+                    )
+                if arrival in shared.doubtful:
+                    made.append((o.us, o.id or "", arrival, o, o.parts))
+            shared.decide_all(arrival, journal, is_made=number in numbers)
+        found = self._reconsider(record, reader)
+        return [*(entry for entry in made if entry[2] not in shared.gone), *found]
+
+    def _reconsider(self, record: _Record, reader: Reader) -> list[Entry]:
+        """Let all nodes decide what can be decided now."""
+        found: list[Entry] = []
+        before = -1
+        while before != self._shared.decided:
+            before = self._shared.decided
+            moment = Moment(None, reader, record.journal, record.said, index=DECISION)
+            found += self._root.evaluate(moment)
+        return found
+
+    def _await(self, o: Occurrence, record: _Record) -> None:
+        """Take note of what is yet to be fed, now that `o` is, and of how late it may be."""
+        shared = self._shared
+        before, latest_us = shared.awaited, shared.latest_us
+        left = [other for other in before if other is not o and not _is_again(other, o)]
+        known = {id(other) for other in left}
+        left += [
+            other
+            for other in record.contemporaries
+            if id(other) not in known
+            and other.key in self._root.keys
+            and not any(_is_again(other, each) for each in left)
+        ]
+        shared.awaited = left
+        shared.latest_us = max(latest_us, o.high_us)
+        record.journal.append((setattr, (shared, "awaited", before)))
+        record.journal.append((setattr, (shared, "latest_us", latest_us)))
+
+    def _judge(self, found: list[Entry], record: _Record, reader: Reader) -> list[Entry]:
+        """Return what is made of what the root has passed on, and remember what is open."""
+        shared = self._shared
+        made = [entry for entry in found if entry[2] not in shared.doubtful]
+        opened = [entry for entry in found if entry[2] in shared.doubtful]
+        made += self._decided(record.journal)
+        if opened:
+            choice = self._choice(opened, made, record)
+            identity = choice.undecided.identity
+            assign(self._open, identity, choice, record.journal)
+            record.opened.append(identity)
+            call = shared.policy.call
+            if call is not None:
+                error = self._error([choice.undecided], made, record)
+                chosen = list(call(error))
+                numbers = {self._number_of(choice.undecided, each) for each in chosen}
+                order = {entry[2]: place for place, entry in enumerate(found)}
+                made += self._choose(identity, tuple(sorted(numbers)), record, reader)
+                made = [entry for entry in made if entry[2] not in shared.doubtful]
+                made += self._decided(record.journal)
+                made.sort(key=lambda entry: order.get(entry[2], len(order)))
+        return made
+
+    def _decided(self, journal: Journal) -> list[Entry]:
+        """Return what was open and is certain now; forget the choices of which nothing is open."""
+        doubtful, gone = self._shared.doubtful, self._shared.gone
+        made: list[Entry] = []
+        for identity, choice in list(self._open.items()):
+            left = tuple([each for each in choice.entries if each[0] in doubtful])
+            if not left:
+                delete(self._open, identity, journal)
+            for arrival, o in choice.entries:
+                if arrival not in doubtful and arrival not in gone:
+                    made.append((o.us, o.id or "", arrival, o, o.parts))
+                    add(gone, arrival, journal)  # so that it is returned once
+        return made
+
+    def _choice(self, opened: list[Entry], made: list[Entry], record: _Record) -> _Choice:
+        doubtful = self._shared.doubtful
+        candidates = tuple([_parts_of(entry[3]) for entry in opened])
+        us = max(entry[0] for entry in opened)
+        identity = identity_of(self._root.name, candidates, us)
+        number = 1
+        while identity in self._open:
+            number += 1
+            identity = f"{identity.partition('-')[0]}-{number}"
+        undecided = Undecided(
+            identity,
+            candidates,
+            tuple([_parts_of(entry[3]) for entry in made]),
+            tuple([doubtful[entry[2]] for entry in opened]),
+            record.o,
+            us,
+        )
+        return _Choice(undecided, tuple([(entry[2], entry[3]) for entry in opened]))
+
+    def _error(
+        self, opened: Sequence[Undecided], made: Sequence[Entry], record: _Record
+    ) -> UncertainOrder:
+        candidates = tuple([c for each in opened for c in each.candidates])
+        rivals: tuple[Rivals, ...] = tuple([r for each in opened for r in each.rivals])
+        counted = (
+            "a match that depends"
+            if len(candidates) == 1
+            else f"{len(candidates)} matches that depend"
+        )
+        return UncertainOrder(
+            f"{record.o if record.o is not None else 'the end of a window'} completes {counted} on "
+            "an order or a distance of events which their timestamps do not tell: they are left "
+            "open; decide with Detector.resolve, or choose a policy with on_uncertain=",
+            candidates=candidates,
+            certain=tuple([_parts_of(entry[3]) for entry in made]),
+            made=tuple([entry[3] for entry in made]),
+            rivals=rivals,
+            undecided=tuple(opened),
+        )
+
+    def _told(self, made: list[Entry], record: _Record) -> list[Occurrence]:
+        """Return what a step has made; raise if the policy is to raise, and something is open."""
+        if self._open and self._shared.policy.name == "raise" and record.opened:
+            opened = [
+                choice.undecided
+                for identity in record.opened
+                if (choice := self._open.get(identity)) is not None
+            ]
+            if opened:
+                raise self._error(opened, made, record)
+        return [entry[3] for entry in made]
 
     # -- undoing -----------------------------------------------------------------------------
 
@@ -420,13 +651,25 @@ class Detector:
         until_us = before_us - (self.horizon_us or 0)
         while log and log[0].us < until_us:
             log.popleft()
-        if self._shared.is_inexact and not self._has_inexact():
-            self._shared.is_inexact = False
+        shared = self._shared
+        if shared.is_inexact:
+            shared.awaited = [o for o in shared.awaited if o.high_us >= before_us]
+            if self._open and self.horizon_us is not None:
+                expired_us = until_us - 2 * shared.reach_us
+                for identity in [i for i, c in self._open.items() if c.undecided.us < expired_us]:
+                    del self._open[identity]
+            if not self._has_inexact():
+                shared.is_inexact = False
+                shared.reach_us = 0
+                shared.doubtful.clear()
+                shared.gone.clear()
+                shared.follows.clear()
 
     def _has_inexact(self) -> bool:
         """Whether the order of anything that is kept, or may be fed once more, is not known."""
         return (
-            any(node.is_doubtful for node in self._nodes)
+            bool(self._open or self._shared.awaited)
+            or any(node.is_doubtful for node in self._nodes)
             or any(
                 record.contemporaries or (record.o is not None and not is_exact(record.o))
                 for record in self._log
@@ -531,8 +774,21 @@ class Detector:
                 [us, index, encode_params({"called": _listed(called)})["called"]]
                 for us, index, called in self._shared.timers.in_order()
             ],
+            "undecided": [
+                {
+                    **encode_undecided(replace(choice.undecided, candidates=())),
+                    "entries": [[arrival, writer.occurrence(o)] for arrival, o in choice.entries],
+                }
+                for choice in self._open.values()
+            ],
+            "handed_out": sorted(self._handed_out & self._open.keys()),
+            "doubtful": sorted(self._shared.doubtful),
+            "gone": sorted(self._shared.gone),
+            "follows": sorted([key, value] for key, value in self._shared.follows.items()),
+            "awaited": [writer.occurrence(o) for o in self._shared.awaited],
+            "reach_us": self._shared.reach_us,
+            "latest_us": self._shared.latest_us,
             "occurrences": writer.occurrences,
-            "undecided": [encode_undecided(u) for u in self.undecided],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -559,13 +815,44 @@ class Detector:
         for node, data in zip(self._nodes, state["nodes"], strict=True):
             if data is not None:
                 node.read(data, reader)
-        self._shared.open = {d["identity"]: decode_undecided(d) for d in state["undecided"]}
+        self._restore_open(state, reader)
         self._told_us = state["told_us"]
         self._shared.arrivals = count(state["arrival"])
         self.dropped = state["dropped"]
         for us, index, called in state["timers"]:
             name = _tupled(decode_params({"called": called})["called"])
             self._shared.timers.set((us, index, name), [])
+
+    def _restore_open(self, state: Mapping[str, Any], reader: StateReader) -> None:
+        """Take up what is open."""
+        shared = self._shared
+        for data in state.get("undecided", ()):
+            entries = tuple([(arrival, reader.occurrences[n]) for arrival, n in data["entries"]])
+            candidates = tuple([_parts_of(o) for _, o in entries])
+            undecided = replace(decode_undecided(data), candidates=candidates)
+            self._open[undecided.identity] = _Choice(undecided, entries)
+            for (arrival, _), why in zip(entries, undecided.rivals, strict=True):
+                shared.doubtful[arrival] = why
+        self._handed_out.update(state.get("handed_out", ()))
+        for arrival in state.get("doubtful", ()):
+            shared.doubtful.setdefault(arrival, Rivals())
+        shared.gone.update(state.get("gone", ()))
+        shared.follows.update(dict(state.get("follows", ())))
+        shared.awaited = [reader.occurrences[number] for number in state.get("awaited", ())]
+        shared.reach_us = state.get("reach_us", 0)
+        shared.latest_us = state.get("latest_us", shared.latest_us)
+        if self._open or shared.doubtful or shared.awaited:
+            shared.is_inexact = True
+
+
+def _parts_of(o: Occurrence) -> Mapping[str, Any]:
+    """A match as a mapping of part names."""
+    return o.parts or {o.name: o}
+
+
+def _is_again(a: Occurrence, b: Occurrence) -> bool:
+    """Whether two objects are one event, as one of them has come back from a state."""
+    return a is b or (a.key == b.key and a.timestamp == b.timestamp and text_of(a) == text_of(b))
 
 
 def _listed(called: Any) -> Any:

@@ -1,94 +1,132 @@
 """The search where the order of events may be unknown: plain backtracking, for every selection.
 
-Each candidate is found with whether it is certain, that is, fulfils the definition for every order
-that is possible, or only for some.
+Each candidate is found with what it depends on: it is certain, that is, fulfils the definition for
+every order and at all distances that are possible, if that is nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from activedb.events._occurrence import Occurrence
-from activedb.events.detection._entry import Candidate, Entry, leaves
+from activedb.events.detection._entry import YET_TO_BE_FED, Candidate, Entry, leaves
+from activedb.events.detection._possible import Doubt, Possible
 from activedb.events.detection._predicates import parts_of
-from activedb.events.detection._uncertain import is_exact
 
 if TYPE_CHECKING:
     from activedb.events.detection._group import Group
     from activedb.events.detection._layout import Layout
-    from activedb.events.detection._node import Moment
-    from activedb.events.detection._uncertain import Relation
+    from activedb.events.detection._node import Moment, Shared
 
 __all__ = ["Backtracking"]
 
 Path = list[tuple[int, Entry]]
+Waiting = tuple[Entry, list[int]]
+"""An event that is yet to be fed, and the stages that would take it."""
 
 
 class Backtracking:
     """One search in one group.
 
+    Parameters
+    ----------
+    keys : container
+        What the expression listens to.
+    waiting : sequence of Waiting
+        Events that are yet to be fed.
+    is_trial : bool
+        Whether these may be constituents, as if they had been fed: for what may exclude others.
+    without_used : bool
+        Whether what is used up is no constituent.
+    upto : int, optional
+        How many stages, if not all: candidates are prefixes then.
+
     Complexity: the number of combinations in which neighbours may follow each other.
     """
 
-    def __init__(self, layout: Layout, group: Group, moment: Moment, relation: Relation):
+    def __init__(
+        self,
+        layout: Layout,
+        group: Group,
+        moment: Moment,
+        shared: Shared,
+        keys: Container[tuple[str, str]],
+        *,
+        waiting: Sequence[Waiting] = (),
+        is_trial: bool = False,
+        without_used: bool = False,
+        upto: int | None = None,
+    ):
         self.layout = layout
         self.group = group
         self.moment = moment
-        self.relation = relation
+        self.shared = shared
+        self.keys = keys
+        self.relation = shared.policy.relation
+        self.count = len(layout.stages) if upto is None else upto
+        self.is_prefix = upto is not None
+        self._waiting = waiting
+        self._is_trial = is_trial
+        self._without = group.used if without_used else frozenset[int]()
         self._contemporaries = self._forbidding()
 
     # -- what is looked for ------------------------------------------------------------------
 
-    def completed(self, items: list[tuple[Entry, list[int]]]) -> Iterator[tuple[Candidate, bool]]:
+    def completed(self, items: Iterable[Waiting]) -> Iterator[Possible]:
         """Yield the candidates that have one of the new entries, once each.
 
         One that is certainly before the last constituent completes nothing: it comes late.
         """
+        seen: set[tuple[tuple[int, int], ...]] = set()
         for new, stages in items:
             for stage in stages:
-                for path, certain in self._paths_through(stage, new):
+                for path in self._paths_through(stage, new):
                     last = path[-1][1]
                     if not self.layout.completes[path[-1][0]] or (
-                        last is not new and self.relation.precedes(new[3], last[3])
+                        last is not new
+                        and not self._is_trial
+                        and self.relation.precedes(new[3], last[3])
                     ):
                         continue
-                    found = self._judge(path, certain, None)
+                    key = tuple([(number, entry[2]) for number, entry in path])
+                    if key in seen:
+                        continue
+                    seen.add(key)
+                    found = self._judge(path, is_closed=False)
                     if found is not None:
                         yield found
 
-    def closed(self, end_us: int) -> Iterator[tuple[Candidate, bool]]:
-        """Yield the candidates that the end of a window completes."""
-        assert self.layout.window_us is not None
-        begin_us = end_us - self.layout.window_us
-        firsts = [
-            (number, entry)
-            for number, entries in enumerate(self.group.taken)
-            if self.layout.may_begin[number]
-            for entry in entries
-            if self.relation.low_us(entry[3]) == begin_us
-        ]
+    def closed(self, firsts: Iterable[tuple[int, Entry]]) -> Iterator[Possible]:
+        """Yield the candidates with these first constituents that the end of a window completes."""
         for first in firsts:
-            for path, certain in self._onwards([first], True):
+            for path in self._onwards([first]):
                 if not self.layout.closes[path[-1][0]]:
                     continue
-                found = self._judge(path, certain, end_us)
+                found = self._judge(path, is_closed=True)
                 if found is not None:
                     yield found
 
+    def prefixes(self, first: Entry) -> Iterator[Possible]:
+        """Yield what a first constituent begins of so many stages."""
+        for path in self._onwards([(0, first)]):
+            found = self._judge(path, is_closed=False)
+            if found is not None:
+                yield found
+
     # -- paths -------------------------------------------------------------------------------
 
-    def _paths_through(self, stage: int, new: Entry) -> Iterator[tuple[Path, bool]]:
+    def _paths_through(self, stage: int, new: Entry) -> Iterator[Path]:
         """Yield all ways through the stages that have the new entry at this one."""
-        for before, certain in self._backwards([(stage, new)], True):
-            yield from self._onwards(before, certain)
+        for before in self._backwards([(stage, new)]):
+            yield from self._onwards(before)
 
-    def _backwards(self, path: Path, certain: bool) -> Iterator[tuple[Path, bool]]:
+    def _backwards(self, path: Path) -> Iterator[Path]:
         """Yield what `path` is when it is completed at its beginning."""
         number, after = path[0]
         if self.layout.may_begin[number]:
-            yield path, certain
+            yield path
         stages = self.layout.stages
         new = path[-1][1][3]
         for earlier in range(number if stages[number].kleene else number - 1, -1, -1):
@@ -99,19 +137,18 @@ class Backtracking:
                     and self._is_near(o, new)
                     and self._is_close(o, after[3])
                 ):
-                    still = certain and self.relation.precedes(o, after[3])
-                    yield from self._backwards([(earlier, entry), *path], still)
+                    yield from self._backwards([(earlier, entry), *path])
             if earlier < number and stages[earlier].minimum:
                 return
 
-    def _onwards(self, path: Path, certain: bool) -> Iterator[tuple[Path, bool]]:
+    def _onwards(self, path: Path) -> Iterator[Path]:
         """Yield what `path` is when it is completed at its end."""
         number, before = path[-1]
-        if self.layout.may_end[number]:
-            yield path, certain
         stages = self.layout.stages
+        if not any(stage.minimum for stage in stages[number + 1 : self.count]):
+            yield path
         first = path[0][1][3]
-        for later in range(number if stages[number].kleene else number + 1, len(stages)):
+        for later in range(number if stages[number].kleene else number + 1, self.count):
             for entry in self._usable(later, path):
                 o = entry[3]
                 if (
@@ -119,112 +156,146 @@ class Backtracking:
                     and self._is_near(first, o)
                     and self._is_close(before[3], o)
                 ):
-                    still = certain and self.relation.precedes(before[3], o)
-                    yield from self._onwards([*path, (later, entry)], still)
+                    yield from self._onwards([*path, (later, entry)])
             if later > number and stages[later].minimum:
                 return
 
     def _usable(self, number: int, path: Path) -> Iterator[Entry]:
-        used = frozenset[int]() if self.layout.is_picky else self.group.used
+        used, gone = self._without, self.shared.gone
         for entry in self.group.taken[number]:
-            if entry[2] not in used and all(entry[2] != other[2] for _, other in path):
+            if (
+                entry[2] not in used
+                and entry[2] not in gone
+                and all(entry[2] != other[2] for _, other in path)
+            ):
+                yield entry
+        for entry, stages in self._waiting if self._is_trial else ():
+            if number in stages and all(entry[2] != other[2] for _, other in path):
                 yield entry
 
     def _has_bounds(self, path: Path) -> bool:
         """Whether each Kleene part has as many elements as it may."""
-        for number, stage in enumerate(self.layout.stages):
+        for number, stage in enumerate(self.layout.stages[: self.count]):
             count = sum(at == number for at, _ in path)
             if count < stage.minimum or (stage.maximum is not None and count > stage.maximum):
                 return False
         return True
 
-    def _spans(self, first: Occurrence, last: Occurrence) -> bool:
-        window_us = self.layout.window_us
-        return (
-            window_us is None
-            or self.relation.high_us(last) - self.relation.low_us(first) <= window_us
-        )
-
     def _is_near(self, before: Occurrence, after: Occurrence) -> bool:
         """Whether a candidate with both can be in the window: others may be its first and last."""
         window_us = self.layout.window_us
-        return (
-            window_us is None
-            or self.relation.low_us(after) - self.relation.high_us(before) <= window_us
-        )
+        return window_us is None or self._least_us(before, after) <= window_us
+
+    def _least_us(self, first: Occurrence, last: Occurrence) -> int:
+        """How long it is at least from the beginning of one to the end of the other."""
+        return self.relation.ends(last)[0] - self.relation.begins(first)[1]
+
+    def _most_us(self, first: Occurrence, last: Occurrence) -> int:
+        """How long it is at most."""
+        return self.relation.ends(last)[1] - self.relation.begins(first)[0]
 
     def _is_close(self, before: Occurrence, after: Occurrence) -> bool:
         gap_us = self.layout.gap_us
         return gap_us is None or (
-            self.relation.low_us(after) - self.relation.high_us(before) <= gap_us
+            self.relation.begins(after)[0] - self.relation.ends(before)[1] <= gap_us
+        )
+
+    def _is_surely_close(self, before: Occurrence, after: Occurrence) -> bool:
+        gap_us = self.layout.gap_us
+        return gap_us is None or (
+            self.relation.begins(after)[1] - self.relation.ends(before)[0] <= gap_us
         )
 
     # -- judgement ---------------------------------------------------------------------------
 
-    def _judge(
-        self, path: Path, certain: bool, end_us: int | None
-    ) -> tuple[Candidate, bool] | None:
-        """The candidate of a path and whether it is certain; None if it is impossible."""
-        if not self._has_bounds(path) or not self._spans(path[0][1][3], path[-1][1][3]):
+    def _judge(self, path: Path, *, is_closed: bool) -> Possible | None:
+        """The candidate of a path and what it depends on; None if it is impossible."""
+        layout, relation = self.layout, self.relation
+        if not self._has_bounds(path):
             return None
-        negated = self._negated(path, end_us)
+        first, last = path[0][1][3], path[-1][1][3]
+        doubts: list[Doubt] = []
+        if layout.window_us is not None:
+            if self._least_us(first, last) > layout.window_us:
+                return None
+            if self._most_us(first, last) > layout.window_us:
+                doubts.append((first, last))
+        for (_, a), (_, b) in pairwise(path):
+            if not (relation.precedes(a[3], b[3]) and self._is_surely_close(a[3], b[3])):
+                doubts.append((a[3], b[3]))
+        negated = self._negated(path, is_closed=is_closed)
         if negated is None:
             return None
-        certain = certain and negated
-        if self.layout.is_picky:
+        doubts += negated
+        if layout.is_picky:
             between = self._between(path)
             if between is None:
                 return None
-            certain = certain and between
+            doubts += between
         candidate = self._candidate(path)
         if not self._holds(candidate, path):
             return None
-        return candidate, certain
+        return Possible(
+            candidate, is_certain=not doubts, doubts=dict.fromkeys(doubts), is_closed=is_closed
+        )
 
-    def _negated(self, path: Path, end_us: int | None) -> bool | None:
-        """Whether nothing forbidden can lie where it must not; None: something does."""
+    def _negated(self, path: Path, *, is_closed: bool) -> list[Doubt] | None:
+        """On which orders it depends that nothing forbidden lies where it must not; None: it does."""
         chain = [entry[3] for _, entry in path]
-        certain = True
-        for x, gaps in self._gaps(path, end_us):
-            may_lie, may_lie_elsewhere = self._may_lie(x, chain, gaps)
-            if not may_lie_elsewhere:
+        found: list[Doubt] = []
+        for x, gaps, is_reached in self._gaps(path, is_closed=is_closed):
+            may_lie, may_lie_elsewhere, at = self._may_lie(x, chain, gaps)
+            if not may_lie_elsewhere and is_reached:
                 return None
-            certain = certain and not may_lie
-        return certain
+            if may_lie:
+                found.append((x, chain[at]))
+        return found
 
-    def _gaps(self, path: Path, end_us: int | None) -> Iterable[tuple[Occurrence, set[int]]]:
-        """What is forbidden, and behind how many of the constituents."""
+    def _gaps(self, path: Path, *, is_closed: bool) -> Iterable[tuple[Occurrence, set[int], bool]]:
+        """What is forbidden, behind how many of the constituents, and whether for certain.
+
+        What is negated at the start or the end is so only within the window.
+        """
         relation, layout = self.relation, self.layout
-        last = path[-1][1][3]
+        window_us = layout.window_us
+        first, last = path[0][1][3], path[-1][1][3]
         # None of its own: each stands at its place in the path, hence nowhere in between.
         own = {leaf for _, entry in path for leaf in leaves(entry[3])}
         gaps = [(0, path[0][0], 0)]
         for count, ((number, _), (follower, _)) in enumerate(pairwise(path), 1):
             if number != follower:
                 gaps.append((number + 1, follower, count))
-        if end_us is not None:
+        if is_closed:
             gaps.append((path[-1][0] + 1, len(self.group.forbidden) - 1, len(path)))
-        found: dict[int, tuple[Occurrence, set[int]]] = {}
+        found: dict[int, tuple[Occurrence, set[int], bool]] = {}
         for low, high, count in gaps:
             for number in range(low, high + 1):
                 for x in self._forbidden(number):
                     if id(x) in own:
                         continue
-                    if (
-                        count == 0
-                        and layout.window_us is not None
-                        and relation.high_us(x) < relation.high_us(last) - layout.window_us
-                    ):
-                        continue
-                    if count == len(path) and end_us is not None and relation.low_us(x) > end_us:
-                        continue
-                    found.setdefault(id(x), (x, set()))[1].add(count)
+                    is_reached = True
+                    if count == 0 and window_us is not None:
+                        least, most = relation.ends(last)
+                        if relation.ends(x)[1] < least - window_us:
+                            continue
+                        is_reached = relation.ends(x)[0] >= most - window_us
+                    if count == len(path) and is_closed and window_us is not None:
+                        least, most = relation.begins(first)
+                        if relation.begins(x)[0] > most + window_us:
+                            continue
+                        is_reached = relation.begins(x)[1] <= least + window_us
+                    known = found.setdefault(id(x), (x, set(), True))
+                    known[1].add(count)
+                    found[id(x)] = (x, known[1], known[2] and is_reached)
         return found.values()
 
-    def _may_lie(self, x: Occurrence, chain: list[Occurrence], gaps: set[int]) -> tuple[bool, bool]:
+    def _may_lie(
+        self, x: Occurrence, chain: list[Occurrence], gaps: set[int]
+    ) -> tuple[bool, bool, int]:
         """Whether an event may lie in one of these gaps of a chain, and whether it may elsewhere.
 
-        All of the chain is asked: neighbours may leave it a place that others do not.
+        All of the chain is asked: neighbours may leave it a place that others do not. And one of
+        the chain beside such a gap.
         """
         relation, count = self.relation, len(chain)
         ahead = [relation.may_precede(o, x) for o in chain]
@@ -237,57 +308,103 @@ class Backtracking:
             and not relation.precedes(x, chain[n])
             for n in range(count)
         )
-        return not places.isdisjoint(gaps), at_once or not places <= gaps
+        lying = places & gaps
+        at = min(lying, default=0)
+        beside = at if at < count and not relation.precedes(x, chain[at]) else max(at - 1, 0)
+        return bool(lying), at_once or not places <= gaps, beside
 
-    def _between(self, path: Path) -> bool | None:
-        """Whether nothing that the selection forbids can lie between neighbours; None: it does."""
+    def _between(self, path: Path) -> list[Doubt] | None:
+        """On which orders it depends that nothing lies between neighbours; None: something does."""
         relation, layout = self.relation, self.layout
-        certain = True
+        found: list[Doubt] = []
         own = {leaf for _, entry in path for leaf in leaves(entry[3])}
         for place in range(1, len(path)):
             (_, before), (number, after) = path[place - 1], path[place]
-            others = self.group.all if layout.is_strict else self.group.taken[number]
-            for x in others:
+            is_last = not self.is_prefix and place == len(path) - 1
+            for x in self._others(number):
                 if id(x[3]) in own or any(x[2] == entry[2] for _, entry in path):
                     continue
+                # Is it not between for certain? Is it for certain?
                 if layout.is_strict:
-                    surely, perhaps = self._by_place(before, x)
+                    if relation.is_behind(x, before):
+                        continue
+                    surely = relation.is_behind(before, x)
                 else:
+                    if not relation.may_precede(before[3], x[3]):
+                        continue
                     surely = relation.precedes(before[3], x[3])
-                    perhaps = relation.may_precede(before[3], x[3])
-                surely_before, perhaps_before = self._by_place(x, after)
-                if not (perhaps and perhaps_before):
+                if relation.is_behind(after, x):
                     continue
-                if not layout.is_strict and not self._is_eligible(path[:place], number, x):
-                    continue
-                if surely and surely_before:
+                surely = surely and relation.is_behind(x, after)
+                if not layout.is_strict:
+                    may, is_sure = self._is_eligible(path[:place], number, x, is_last)
+                    if not may:
+                        continue
+                    surely = surely and is_sure
+                if surely and x[2] < YET_TO_BE_FED and x[2] not in self.shared.doubtful:
                     return None
-                certain = False
-        return certain
+                found.append((x[3], before[3] if not surely else after[3]))
+        return found
 
-    def _by_place(self, a: Entry, b: Entry) -> tuple[bool, bool]:
-        """Whether one comes before another by place, for certain and perhaps."""
-        if is_exact(a[3]) and is_exact(b[3]):
-            return a[:3] < b[:3], a[:3] < b[:3]
-        return self.relation.precedes(a[3], b[3]), self.relation.may_precede(a[3], b[3])
+    def _others(self, number: int) -> Iterator[Entry]:
+        """What must not lie between neighbours, the events that are yet to be fed among them."""
+        if not self.layout.is_strict:
+            yield from self.group.taken[number]
+            for entry, stages in self._waiting:
+                if number in stages:
+                    yield entry
+            return
+        yield from self.group.all
+        for place, o in enumerate(self.shared.awaited):
+            if o.key in self.keys and self._has_key(o):
+                yield (o.us, o.id or "", YET_TO_BE_FED + place, o, None)
 
-    def _is_eligible(self, prefix: Path, number: int, entry: Entry) -> bool:
-        if not self._spans(prefix[0][1][3], entry[3]) or not self._is_close(
-            prefix[-1][1][3], entry[3]
+    def _is_eligible(
+        self, prefix: Path, number: int, entry: Entry, is_last: bool
+    ) -> tuple[bool, bool]:
+        """Whether an entry may stand at the end of a prefix, perhaps and for certain."""
+        first, before, o = prefix[0][1][3], prefix[-1][1][3], entry[3]
+        window_us, layout = self.layout.window_us, self.layout
+        if window_us is not None and self._least_us(first, o) > window_us:
+            return False, False
+        if not self._is_close(before, o):
+            return False, False
+        surely = self._is_surely_close(before, o) and (
+            window_us is None or self._most_us(first, o) <= window_us
+        )
+        predicates = layout.predicates
+        if is_last and (
+            layout.begins_negated
+            or predicates.final
+            or predicates.readings
+            or any(predicates.leaving)
         ):
-            return False
+            surely = False
         path = [*prefix, (number, entry)]
-        predicates = self.layout.predicates
         if not predicates.are_staged:
-            return True
-        parts = parts_of(self._candidate(path), self.layout.stages)
+            return True, surely
+        parts = parts_of(self._candidate(path), layout.stages)
         count = sum(stage == number for stage, _ in path)
-        return predicates.joins(number, count, parts)
+        try:
+            return predicates.joins(number, count, parts), surely
+        except Exception:
+            if entry[2] < YET_TO_BE_FED:
+                raise
+            return True, False  # an event that is yet to be fed may lack what is asked for
 
     def _holds(self, candidate: Candidate, path: Path) -> bool:
-        predicates, stages = self.layout.predicates, self.layout.stages
+        predicates = self.layout.predicates
         if predicates.is_empty:
             return True
+        if not self._is_trial:
+            return self._fulfils(candidate, path)
+        try:
+            return self._fulfils(candidate, path)
+        except Exception:
+            return True  # an event that is yet to be fed may lack what is asked for
+
+    def _fulfils(self, candidate: Candidate, path: Path) -> bool:
+        predicates, stages = self.layout.predicates, self.layout.stages
         counts = [0] * len(stages)
         for place, (number, _) in enumerate(path):
             counts[number] += 1
@@ -295,8 +412,12 @@ class Backtracking:
             if not predicates.joins(number, counts[number], parts):
                 return False
         whole = parts_of(candidate, stages)
-        if not all(predicates.leaves(number, whole) for number in range(len(stages))):
+        if not all(predicates.leaves(number, whole) for number in range(self.count)):
             return False
+        if self.is_prefix:
+            return True
+        if self._is_trial and predicates.readings:
+            return predicates.holds_finally(whole)
         return predicates.completes(whole, self.moment, self.layout.index)
 
     # -- what there is -----------------------------------------------------------------------
@@ -308,7 +429,8 @@ class Backtracking:
                 bound[number].append(entry)
             else:
                 bound[number] = entry
-        return tuple([tuple(b) if type(b) is list else b for b in bound])
+        found = [tuple(b) if type(b) is list else b for b in bound]
+        return tuple(found[: self.count])
 
     def _forbidden(self, number: int) -> Iterator[Occurrence]:
         for entry in self.group.forbidden[number]:
@@ -322,7 +444,7 @@ class Backtracking:
             found.append(
                 [
                     o
-                    for o in self.moment.contemporaries
+                    for o in self.shared.awaited
                     if any(
                         primitive.takes(o) and self._has_key(o)
                         for part in parts
@@ -333,7 +455,4 @@ class Backtracking:
         return found
 
     def _has_key(self, o: Occurrence) -> bool:
-        names = self.layout.attributes
-        return all(name in o.params for name in names) and self.group.key == tuple(
-            [o.params[name] for name in names]
-        )
+        return self.group.has_key(o, self.layout.attributes)

@@ -10,7 +10,7 @@ from activedb.events._choices import Context, Skip, SkipTo
 from activedb.events.detection._entry import Candidate, Entry, constituents, place_of
 from activedb.events.detection._predicates import Stage
 
-__all__ = ["Chooser", "Span", "latest", "preference"]
+__all__ = ["Chooser", "Span", "cumulated", "latest", "preference"]
 
 Place = tuple[int, str, int]
 Span = tuple[Place, Place, bool]
@@ -57,9 +57,9 @@ class Chooser:
         self.cumulates = context is Context.CUMULATIVE
         # What suffices of the candidates: one per first constituent, or one at all.
         self.one_per_first = context is Context.CONTINUOUS
-        self._target = None
+        self.target = None
         if skip.part is not None:
-            self._target = next(
+            self.target = next(
                 number for number, stage in enumerate(stages) if skip.part in stage.names
             )
 
@@ -100,7 +100,7 @@ class Chooser:
         else:
             found = list(left)
             if found:
-                made.append(_cumulated(found))
+                made.append(cumulated(found))
         consumed = [entry for c in made for entry in constituents(c)] if self.uses_up else []
         return made, consumed, [span for candidate in made for span in self._span(candidate)]
 
@@ -131,8 +131,8 @@ class Chooser:
         spans = [(first, first, True)]
         if to is SkipTo.PAST_LAST:
             spans = [(first, max(entry[:3] for entry in entries), True)]
-        elif self._target is not None:
-            bound = candidate[self._target]
+        elif self.target is not None:
+            bound = candidate[self.target]
             targets = constituents((bound,))
             if targets:
                 ends = min if to is SkipTo.FIRST else max
@@ -159,7 +159,7 @@ def latest(candidates: Iterable[Candidate]) -> Candidate | None:
     return found
 
 
-def _cumulated(candidates: list[Candidate]) -> Candidate:
+def cumulated(candidates: list[Candidate]) -> Candidate:
     """One candidate in which every part is a tuple of all that it is in any candidate, by place."""
     together: list[tuple[Entry, ...]] = []
     for number in range(len(candidates[0])):

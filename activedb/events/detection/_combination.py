@@ -4,25 +4,37 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from collections.abc import Sequence as Sequence_
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from activedb.events._accuracy import AccuracyInterval
 from activedb.events._conjunction import Conjunction
 from activedb.events._expression import Expression
 from activedb.events._occurrence import Occurrence
 from activedb.events._primitives import Primitive
 from activedb.events._sequence import Sequence
-from activedb.events.detection._choice import Chooser, preference
-from activedb.events.detection._entry import Candidate, Entry, constituents, place_of, timestamp_at
+from activedb.events.detection._choice import Chooser, cumulated, preference
+from activedb.events.detection._entry import (
+    YET_TO_BE_FED,
+    Candidate,
+    Entry,
+    constituents,
+    place_of,
+    timestamp_at,
+)
 from activedb.events.detection._group import Group, Groups
 from activedb.events.detection._journal import Journal, add, put
 from activedb.events.detection._layout import primitives_of
+from activedb.events.detection._ledger import Ledger
 from activedb.events.detection._node import Moment, Node
 from activedb.events.detection._predicates import Predicates, Stage, attribute, merged, parts_of
 from activedb.events.detection._primitive import takes
 
 if TYPE_CHECKING:
+    from activedb.events.detection._backtracking import Waiting
     from activedb.events.detection._node import Shared
+    from activedb.events.detection._possible import Possible
     from activedb.events.detection._state import StateReader, StateWriter
 
 __all__ = ["Children", "CombinationNode", "Item"]
@@ -97,6 +109,10 @@ class CombinationNode(Node):
         self.order = preference(self.stages)
         self.horizon_us = horizon_us
         self.groups = Groups(len(parts), is_windowed=horizon_us is not None)
+        # The groups in which something may be open.
+        self.opened: dict[tuple[object, ...], None] = {}
+        self._ledger: Ledger | None = None
+        self._negates_clock = any(negated for _, _, negated in children.clocks.values())
         # A disjunction of primitive events: which of them it was names the part.
         self.named_by_event = [
             number not in children.nodes and not stage.kleene and len(stage.names) > 1
@@ -202,7 +218,15 @@ class CombinationNode(Node):
 
     @property
     def is_doubtful(self) -> bool:
-        return any(group.doubted for group in self.groups.by_key.values())
+        return any(group.possible or group.doubted for group in self.groups.by_key.values())
+
+    @property
+    def is_vague(self) -> bool:
+        return self.chooser.cumulates and any(
+            not each.is_made
+            for key in self.opened
+            for each in (self.groups.by_key[key].possible if key in self.groups.by_key else ())
+        )
 
     def kept(self) -> Iterator[Entry]:
         for group in self.groups.by_key.values():
@@ -234,7 +258,132 @@ class CombinationNode(Node):
 
     def trim(self, before_us: int) -> None:
         if self.horizon_us is not None:
-            self.groups.forget(before_us - self.horizon_us)
+            self.groups.forget(before_us - self.horizon_us - self.shared.reach_us)
+
+    # -- what is possible --------------------------------------------------------------------
+
+    @property
+    def ledger(self) -> Ledger:
+        """What decides where the order of events is not known."""
+        if self._ledger is None:
+            self._ledger = Ledger(self)
+        return self._ledger
+
+    def waiting(self, group: Group) -> list[Waiting]:
+        """The events yet to be fed that the group would take, and the stages that would."""
+        found: list[Waiting] = []
+        for place, o in enumerate(self.shared.awaited):
+            if not group.has_key(o, self.attributes):
+                continue
+            stages = [
+                number
+                for primitive, number, forbids in self.dispatch.get(o.key, ())
+                if not forbids and primitive.takes(o)
+            ]
+            if stages:
+                found.append(((o.us, o.id or "", YET_TO_BE_FED + place, o, None), stages))
+        return found
+
+    def is_blind(self) -> bool:
+        """Whether its parts may make something that it does not know of yet.
+
+        That is, of events that are yet to be fed, at times that are yet to come, or, in the context
+        cumulative, of what is open.
+        """
+        if self.sources:
+            for o in self.shared.awaited:
+                if any(o.key in child.keys for _, child in self.sources):
+                    return True
+            if any(node.is_vague for _, child in self.sources for node in child.walk()):
+                return True
+        return self.is_expecting()
+
+    def is_expecting(self) -> bool:
+        """Whether a clock or a part's window may make something within what was fed."""
+        if not (self.sources or self.clocks):
+            return False
+        return self.shared.timers.is_any_before(
+            self.shared.latest_us + 2 * self.shared.reach_us + 1, self.lowest, self.index
+        )
+
+    def judge(
+        self,
+        group: Group,
+        found: Iterable[Possible],
+        unfed: Sequence_[Possible],
+        moment: Moment,
+    ) -> list[tuple[Candidate, Entry]]:
+        """Return what is made, for certain or perhaps, where the order of events is not known."""
+        policy = self.shared.policy
+        if policy.doubts:
+            found = list(found)
+            if found and (self._negates_clock or (self.needs_used and self.sources)):
+                if self.is_blind():
+                    for each in found:
+                        each.is_certain = False
+            new = self.ledger.settle(group, found, unfed, moment)
+            if group.possible:
+                self.opened[group.key] = None
+            return [(each.candidate, entry) for each, entry in new]
+        by_candidate = {id(each.candidate): each for each in found}
+        candidates = sorted((each.candidate for each in by_candidate.values()), key=self.order)
+        used, spans = group.used, group.spans
+        made, consumed, skipped = self.chooser.choose(self.preferred(candidates), used, spans)
+        for entry in consumed:
+            self.use_up(group, entry, moment.journal)
+        if skipped:
+            group.spans = [*spans, *skipped]
+            moment.journal.append((setattr, (group, "spans", spans)))
+        closed = any(each.is_closed for each in by_candidate.values())
+        return [(c, self.occurrence(c, moment.us if closed else None)) for c in made]
+
+    def preferred(self, candidates: list[Candidate]) -> Iterable[Candidate]:
+        """Of candidates in the order of preference those that the selection leaves."""
+        return candidates
+
+    def reopened(self, but: Iterable[Group]) -> list[Group]:
+        """The groups in which something is open, but for some."""
+        if not self.opened or not self.shared.policy.doubts:
+            return []
+        others = {group.key for group in but}
+        found: list[Group] = []
+        for key in list(self.opened):
+            group = self.groups.by_key.get(key)
+            if group is None or not group.possible:
+                del self.opened[key]
+            elif key not in others:
+                found.append(group)
+        return found
+
+    def entries_of(self, judged: list[tuple[Candidate, Entry]], groups: int) -> list[Entry]:
+        """What was judged in so many groups, in the order of preference."""
+        if groups > 1:
+            judged.sort(key=lambda item: self.order(item[0]))
+        return [entry for _, entry in judged]
+
+    def occurrence_of(self, possible: Possible) -> Entry:
+        """The composite occurrence of a possible match."""
+        candidate = possible.candidate
+        if self.chooser.cumulates:
+            candidate = cumulated([candidate])
+        if not possible.is_closed:
+            return self.occurrence(candidate)
+        end_us, stamp = self.window_end(possible.entries[0][3])
+        return self.occurrence(candidate, end_us, stamp)
+
+    def window_end(self, first: Occurrence) -> tuple[int, AccuracyInterval | None]:
+        """When the window ends that begins with an occurrence, and within which interval."""
+        assert self.window_us is not None
+        low_us, high_us = self.shared.policy.relation.begins(first)
+        if low_us == high_us:
+            return low_us + self.window_us, None
+        reading_us = min(max(first.us, low_us), high_us)
+        ends = [us + self.window_us for us in (reading_us, low_us, high_us)]
+        return ends[0], AccuracyInterval(*ends)
+
+    def parts_of(self, candidate: Candidate) -> dict[str, Any]:
+        """The parts of a match of a candidate."""
+        return self._parts(cumulated([candidate]) if self.chooser.cumulates else candidate)
 
     # -- what is made ------------------------------------------------------------------------
 
@@ -272,7 +421,7 @@ class CombinationNode(Node):
         neighbours, everywhere.
         """
         add(group.own_used(), entry[2], journal)
-        if self.needs_used:
+        if self.needs_used or self.shared.is_inexact:
             return
         held: list[tuple[int, Entry]] = []
         for number, entries in enumerate(group.taken):
@@ -286,7 +435,7 @@ class CombinationNode(Node):
 
     def settle(self, group: Group, journal: Journal) -> None:
         """Forget which entries are used up, where they are gone, and a group without entries."""
-        if not self.needs_used and group.used:
+        if not self.needs_used and group.used and not self.shared.is_inexact:
             used = group.own_used()
             journal.append((used.update, (frozenset(used),)))
             used.clear()
@@ -299,13 +448,18 @@ class CombinationNode(Node):
         group.is_in_heap = False
         self.groups.expire_at(group, group.due_us)
 
-    def occurrence(self, candidate: Candidate, at_us: int | None = None) -> Entry:
+    def occurrence(
+        self,
+        candidate: Candidate,
+        at_us: int | None = None,
+        stamp: AccuracyInterval | None = None,
+    ) -> Entry:
         """The composite occurrence of a candidate."""
         entries = constituents(candidate)
         parts = self._parts(candidate)
         timestamp = max(entries, key=place_of)[3].timestamp
         if at_us is not None:
-            timestamp = timestamp_at(at_us, timestamp)
+            timestamp = timestamp_at(at_us, timestamp) if stamp is None else stamp
         o = Occurrence(self.name, timestamp, merged(entries), parts=parts)
         return (o.us, "", next(self.shared.arrivals), o, parts)
 
@@ -323,6 +477,7 @@ class CombinationNode(Node):
             if oldest_us is not None:
                 self.groups.expire_at(own, oldest_us)
         self.groups.count = other.groups.count
+        self.opened = dict(other.opened)
         self.ended_us = other.ended_us
 
     # -- state -------------------------------------------------------------------------------
@@ -332,6 +487,11 @@ class CombinationNode(Node):
 
     def read(self, data: Any, state: StateReader) -> None:
         state.read_groups(data, self.groups)
+        for key, group in self.groups.by_key.items():
+            if group.possible:
+                self.opened[key] = None
+                for each in group.possible:
+                    self.ledger.exclusion.prepare(each)
 
 
 def _holds(entries: list[Entry], entry: Entry) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from heapq import merge
+from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
 from activedb.events._choices import NO_SKIP
@@ -12,11 +13,13 @@ from activedb.events.detection._choice import Chooser
 from activedb.events.detection._combination import Children, CombinationNode
 from activedb.events.detection._entry import Candidate, Entry, constituents, leaves
 from activedb.events.detection._layout import stage_of
+from activedb.events.detection._possible import Doubt, Possible
 from activedb.events.detection._predicates import Predicates, parts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from activedb.events.detection._backtracking import Waiting
     from activedb.events.detection._group import Group
     from activedb.events.detection._node import Moment, Shared
 
@@ -55,11 +58,13 @@ class ConjunctionNode(CombinationNode):
 
     def evaluate(self, moment: Moment) -> list[Entry]:
         items = self.items(moment)
-        if not items:
+        if not items and not self.opened:
             return []
         by_key: dict[tuple[object, ...], list[tuple[Entry, list[int]]]] = {}
         for entry, stages, _ in items:
             by_key.setdefault(self.key_of(entry[3]), []).append((entry, stages))
+        if self.shared.is_inexact:
+            return self._evaluate_inexact(by_key, moment)
         completed = []
         for key, own in by_key.items():
             group = self.group(key, moment.journal)
@@ -71,39 +76,107 @@ class ConjunctionNode(CombinationNode):
             found: Iterable[Candidate] = (
                 searches[0] if len(searches) == 1 else merge(*searches, key=self.order)
             )
-            if self.shared.is_inexact:
-                certain = [(candidate, True) for candidate in found]
-                found = self.shared.policy.decide(certain, group, self, moment)
             completed.append((group, found))
         # All that a step brings shares the event that is fed, so none of it combines with another.
         made = self.make(completed, moment)
         for key, own in by_key.items():
             group = self.group(key, moment.journal)
-            for entry, stages in own:
-                if entry[2] in group.used:
-                    continue
-                self.keep(group, [group.stage(stage) for stage in stages], entry, moment.journal)
+            self._keep(group, own, moment)
             self.settle(group, moment.journal)
         return made
 
+    def _keep(self, group: Group, items: list[tuple[Entry, list[int]]], moment: Moment) -> None:
+        for entry, stages in items:
+            if entry[2] in group.used and not self.shared.is_inexact:
+                continue
+            self.keep(group, [group.stage(stage) for stage in stages], entry, moment.journal)
+
+    # -- where the order may be unknown --------------------------------------------------------
+
+    def _evaluate_inexact(
+        self, by_key: dict[tuple[object, ...], list[tuple[Entry, list[int]]]], moment: Moment
+    ) -> list[Entry]:
+        judged: list[tuple[Candidate, Entry]] = []
+        taken = [(self.group(key, moment.journal), own) for key, own in by_key.items()]
+        for group, own in taken:
+            found = [
+                possible
+                for entry, stages in own
+                for stage in stages
+                for possible in self._possible(group, entry, stage, moment)
+            ]
+            self._keep(group, own, moment)
+            judged += self.judge(group, found, self._unfed(group, moment, found), moment)
+        others = self.reopened([group for group, _ in taken])
+        for group in others:
+            judged += self.judge(group, [], self._unfed(group, moment, ()), moment)
+        for group, _ in taken:
+            self.settle(group, moment.journal)
+        return self.entries_of(judged, len(taken) + len(others))
+
+    def _possible(
+        self,
+        group: Group,
+        own: Entry,
+        at_stage: int,
+        moment: Moment,
+        waiting: Sequence[Waiting] | None = None,
+    ) -> Iterator[Possible]:
+        """Yield those in which `own` stands at a stage, and on which distance they depend."""
+        relation, window_us = self.shared.policy.relation, self.window_us
+        for candidate in self._candidates(group, own, at_stage, moment, waiting):
+            doubts: list[Doubt] = []
+            if window_us is not None:
+                inner = [entry[3] for entry in constituents(candidate)]
+                for a, b in permutations(inner, 2):
+                    if relation.ends(b)[1] - relation.begins(a)[0] > window_us:
+                        doubts.append((a, b))
+            yield Possible(candidate, is_certain=not doubts, doubts=doubts)
+
+    def _unfed(self, group: Group, moment: Moment, found: Sequence[Possible]) -> list[Possible]:
+        """What events yet to be fed may complete besides."""
+        is_asked = found or any(not each.is_made for each in group.possible)
+        if not is_asked or not self.ledger.exclusion.contends or not self.shared.policy.doubts:
+            return []
+        waiting = self.waiting(group)
+        seen: dict[tuple[int | None, ...], Possible] = {}
+        for entry, stages in waiting:
+            for stage in stages:
+                for each in self._possible(group, entry, stage, moment, waiting):
+                    key = tuple([None if b is None else b[2] for b in each.candidate])
+                    seen.setdefault(key, each)
+        return list(seen.values())
+
     def _candidates(
-        self, group: Group, own: Entry, at_stage: int, moment: Moment
+        self,
+        group: Group,
+        own: Entry,
+        at_stage: int,
+        moment: Moment,
+        waiting: Sequence[Waiting] | None = None,
     ) -> Iterator[Candidate]:
         """Yield those in which `own` stands at a stage, in the order of preference.
+
+        With events that are yet to be fed, `waiting`, as if they had been.
 
         Complexity: the product of what the other parts took within the window.
         """
         window_us, used = self.window_us, group.used
+        is_inexact, gone = self.shared.is_inexact, self.shared.gone
+        if is_inexact and self.shared.policy.doubts:
+            used = frozenset()
         options: list[list[Entry]] = []
         for number, entries in enumerate(group.taken):
             if number == at_stage:
                 options.append([own])
                 continue
             low, high = 0, len(entries)
-            if window_us is not None:
+            if window_us is not None and not is_inexact:
                 low = bisect_left(entries, (own[3].low_us - window_us,))
                 high = bisect_left(entries, (own[0] + window_us + 1,))
-            options.append([entry for entry in entries[low:high] if entry[2] not in used])
+            options.append([e for e in entries[low:high] if e[2] not in used and e[2] not in gone])
+            if waiting:
+                options[-1] += [e for e, stages in waiting if number in stages and e is not own]
         if own[2] in used:
             return
         count, needed = len(options), self.needed
@@ -112,7 +185,7 @@ class ConjunctionNode(CombinationNode):
         def choose(number: int, bound: int, taken: frozenset[int]) -> Iterator[Candidate]:
             if number == count:
                 candidate = tuple(chosen)
-                if self._holds(candidate, moment):
+                if self._holds(candidate, moment, is_trial=waiting is not None):
                     yield candidate
                 return
             # `own` has to be among them.
@@ -132,23 +205,33 @@ class ConjunctionNode(CombinationNode):
 
         yield from choose(0, 0, frozenset())
 
-    def _holds(self, candidate: Candidate, moment: Moment) -> bool:
+    def _holds(self, candidate: Candidate, moment: Moment, *, is_trial: bool) -> bool:
         if self.window_us is not None:
-            entries = constituents(candidate)
+            inner = [entry[3] for entry in constituents(candidate)]
+            relation = self.shared.policy.relation
             if self.shared.is_inexact:
-                relation = self.shared.policy.relation
-                low_us = min([relation.low_us(entry[3]) for entry in entries])
-                high_us = max([relation.high_us(entry[3]) for entry in entries])
+                # The shortest that it may be.
+                begin_us = min([relation.begins(o)[1] for o in inner])
+                end_us = max([relation.ends(o)[0] for o in inner])
             else:
-                low_us = min([entry[3].low_us for entry in entries])
-                high_us = max([entry[3].high_us for entry in entries])
-            if high_us - low_us > self.window_us:
+                begin_us = min([o.low_us for o in inner])
+                end_us = max([o.high_us for o in inner])
+            if end_us - begin_us > self.window_us:
                 return False
         if self.predicates.is_empty:
             return True
         parts = parts_of(candidate, self.stages)
-        predicates = self.predicates
-        for number, bound in enumerate(candidate):
-            if bound is not None and not predicates.joins(number, 1, parts):
-                return False
-        return predicates.completes(parts, moment, self.index)
+        if not is_trial:
+            return self._fulfils(candidate, parts) and self.predicates.completes(
+                parts, moment, self.index
+            )
+        try:
+            return self._fulfils(candidate, parts) and self.predicates.holds_finally(parts)
+        except Exception:
+            return True  # an event that is yet to be fed may lack what is asked for
+
+    def _fulfils(self, candidate: Candidate, parts: Mapping[str, Any]) -> bool:
+        return all(
+            bound is None or self.predicates.joins(number, 1, parts)
+            for number, bound in enumerate(candidate)
+        )

@@ -11,6 +11,7 @@ from activedb.events._occurrence import Occurrence
 from activedb.events._timestamps import Timestamp, seconds_us
 
 __all__ = [
+    "YET_TO_BE_FED",
     "Bound",
     "Candidate",
     "Entry",
@@ -28,6 +29,8 @@ Arrivals differ, so comparing never reaches the occurrence, and ``(us,)`` sorts 
 of that time. `parts` is what it contributes to the parts of a match; None: itself, under the name
 of the stage that takes it.
 """
+YET_TO_BE_FED = 2**62
+"""From where on the arrivals of events count that are not fed yet."""
 Bound = Entry | tuple[Entry, ...] | None
 """What stands for a part in a candidate: of a Kleene part a tuple, of one left out None."""
 Candidate = tuple[Any, ...]

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from activedb.events.detection._entry import Entry
 
 if TYPE_CHECKING:
+    from activedb.events._occurrence import Occurrence
     from activedb.events.detection._choice import Span
+    from activedb.events.detection._possible import Possible
 
 __all__ = ["Group", "Groups"]
 
@@ -21,6 +23,7 @@ _NONE: Final[list[Entry]] = cast("list[Entry]", ())
 _NO_ARRIVALS: Final[frozenset[int]] = frozenset()
 _NO_TIMES: Final[dict[int, int]] = cast("dict[int, int]", MappingProxyType({}))
 _NO_SPANS: Final[list[Any]] = cast("list[Any]", ())
+_NO_MATCHES: Final[tuple[Possible, ...]] = ()
 
 
 @cache
@@ -49,7 +52,10 @@ class Group:
     used : set of int
         The arrivals of what is used up.
     doubted : set of int
-        The arrivals of what may be used up, as the order of events is not known.
+        For time-outs: the arrivals of first constituents of which there may have been a candidate.
+    possible : tuple of Possible
+        What may be made, and, as long as it may exclude that, what was made, where the order of
+        events is not known.
     spans : list of Span
         What matches skip.
     begun : set of int
@@ -71,6 +77,7 @@ class Group:
         "forbidden",
         "is_in_heap",
         "key",
+        "possible",
         "spans",
         "taken",
         "used",
@@ -83,11 +90,18 @@ class Group:
         self.all: list[Entry] = _NONE
         self.used: set[int] | frozenset[int] = _NO_ARRIVALS
         self.doubted: set[int] | frozenset[int] = _NO_ARRIVALS
+        self.possible: tuple[Possible, ...] = _NO_MATCHES
         self.spans: list[Span] = _NO_SPANS
         self.begun: set[int] | frozenset[int] = _NO_ARRIVALS
         self.decided: dict[int, int] = _NO_TIMES
         self.due_us = 0
         self.is_in_heap = False
+
+    def has_key(self, o: Occurrence, attributes: Sequence[str]) -> bool:
+        """Whether an event that is not in it yet would be, by the attributes of ``same``."""
+        return all(name in o.params for name in attributes) and self.key == tuple(
+            [o.params[name] for name in attributes]
+        )
 
     @property
     def lists(self) -> tuple[list[Entry], ...]:
@@ -172,6 +186,10 @@ class Group:
         if self.decided:
             for us in [us for us in self.decided if us < before_us]:
                 del self.decided[us]
+        if self.possible:
+            self.possible = tuple(
+                [each for each in self.possible if each.entries[-1][0] >= before_us]
+            )
         if self.spans:
             self.spans = [span for span in self.spans if span[1][0] >= before_us]
         if len(expired) == 1 and not self.used and not self.begun and not self.doubted:
@@ -188,6 +206,9 @@ class Group:
     def oldest_us(self) -> int | None:
         """The time of the oldest entry, or of the earliest end of a span; None: it is empty."""
         oldest = None
+        for each in self.possible:
+            if oldest is None or each.entries[-1][0] < oldest:
+                oldest = each.entries[-1][0]
         for entries in self.lists:
             if entries and (oldest is None or entries[0][0] < oldest):
                 oldest = entries[0][0]

@@ -244,16 +244,25 @@ class SharedNode(Node):
 
     def evaluate(self, moment: Moment) -> list[Entry]:
         o = moment.o
-        assert o is not None
+        if o is None:
+            return []  # nothing that is plain waits for a decision
         if self.shared.keeps_ends:
             self.detach()
             own = self.hub.node.shared
             own.keeps_ends, own.is_inexact = True, self.shared.is_inexact
             own.policy = self.shared.policy  # the hub may have been another's
+            own.awaited, own.reach_us = self.shared.awaited, self.shared.reach_us
             before = self.hub.node.partials
             made_alone = self.hub.node.evaluate(moment)
             self.has_kept(self.hub.node.partials - before)
-            return [self._entry(entry[3]) for entry in made_alone]
+            found: list[Entry] = []
+            for entry in made_alone:
+                made_here = self._entry(entry[3])
+                why = own.doubtful.pop(entry[2], None)
+                if why is not None:
+                    self.shared.doubt(made_here[2], why, moment.journal)
+                found.append(made_here)
+            return found
         made = self.hub.feed(o, self)
         moment.journal.append((self.withdraw, (o,)))
         return [self._entry(found) for found in made]

@@ -10,17 +10,21 @@ from typing import TYPE_CHECKING, Any
 from activedb.events._expression import Expression, Reader
 from activedb.events._occurrence import Occurrence
 from activedb.events.detection._entry import Entry
-from activedb.events.detection._journal import Journal
+from activedb.events.detection._journal import Journal, add, assign, delete
 from activedb.events.detection._timers import Timers
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
     from activedb.events._primitives import Primitive
+    from activedb.events._undecided import Rivals
     from activedb.events.detection._state import StateReader, StateWriter
     from activedb.events.detection._uncertain import Policy
 
-__all__ = ["Moment", "Node", "Shared"]
+__all__ = ["DECISION", "Moment", "Node", "Shared"]
+
+DECISION = -2
+"""In the place of a node's number: something that was open is decided, which concerns all nodes."""
 
 
 class Shared:
@@ -41,19 +45,81 @@ class Shared:
         interval may be fed after and possibly precede them.
     fresh : list of (Entry, Node) or None
         What nodes have begun to keep in this moment, if the detector is at its bound.
+    doubtful : dict of int to Rivals
+        By arrival, the occurrences that were made of something that is possible and not certain,
+        and why it is not.
+    gone : set of int
+        The arrivals of those of them that were not made after all.
+    decided : int
+        How many occurrences were doubtful and are so no longer.
+    follows : dict of int to list of int
+        By arrival, the occurrences that are made if this one is.
+    awaited : list of Occurrence
+        Events that are yet to be fed, and may lie before some that was fed.
+    latest_us : int
+        The latest upper end of what was fed.
+    reach_us : int
+        How far from its reading an event may lie at most.
     """
 
-    __slots__ = ("arrivals", "fresh", "is_inexact", "keeps_ends", "new", "open", "policy", "timers")
+    __slots__ = (
+        "arrivals",
+        "awaited",
+        "decided",
+        "doubtful",
+        "follows",
+        "fresh",
+        "gone",
+        "is_inexact",
+        "keeps_ends",
+        "latest_us",
+        "policy",
+        "reach_us",
+        "timers",
+    )
 
     def __init__(self, policy: Policy):
         self.arrivals: Iterator[int] = count()
-        self.open: dict[str, Any] = {}
-        self.new: dict[str, Any] = {}
         self.timers = Timers()
         self.policy = policy
         self.is_inexact = False
         self.keeps_ends = policy.wants_possible
         self.fresh: list[tuple[Entry, Node]] | None = None
+        self.doubtful: dict[int, Rivals] = {}
+        self.gone: set[int] = set()
+        self.decided = 0
+        self.follows: dict[int, list[int]] = {}
+        self.awaited: list[Occurrence] = []
+        self.reach_us = 0
+        self.latest_us = -(2**63)
+
+    def doubt(self, arrival: int, why: Rivals, journal: Journal) -> None:
+        """Take an occurrence for one that may be made."""
+        assign(self.doubtful, arrival, why, journal)
+
+    def follow(self, arrival: int, other: int, journal: Journal) -> None:
+        """Take an occurrence for one that is made if another is, which may be."""
+        if other in self.doubtful:
+            self.doubt(arrival, self.doubtful[other], journal)
+            assign(self.follows, other, [*self.follows.get(other, ()), arrival], journal)
+
+    def decide(self, arrival: int, journal: Journal, *, is_made: bool) -> None:
+        """Take an occurrence, if it is doubtful, for made, or for not made, and what follows it."""
+        if arrival not in self.doubtful:
+            return
+        delete(self.doubtful, arrival, journal)
+        if not is_made:
+            add(self.gone, arrival, journal)
+        self.decided += 1
+        for other in self.follows.get(arrival, ()):
+            self.decide(other, journal, is_made=is_made)
+
+    def decide_all(self, arrival: int, journal: Journal, *, is_made: bool) -> None:
+        """Decide about an occurrence and what it follows."""
+        for other, followers in list(self.follows.items()):
+            if arrival in followers:
+                self.decide_all(other, journal, is_made=is_made)
+        self.decide(arrival, journal, is_made=is_made)
 
 
 class Moment:
@@ -159,8 +225,7 @@ class Node(ABC):
     def concerns(self, moment: Moment) -> bool:
         """Whether the moment can make or change anything here."""
         if moment.index < 0:
-            assert moment.o is not None
-            return moment.o.key in self.keys
+            return moment.o is None or moment.o.key in self.keys
         return self.lowest <= moment.index <= self.index
 
     @abstractmethod
@@ -180,6 +245,11 @@ class Node(ABC):
     @property
     def is_doubtful(self) -> bool:
         """Whether something that it keeps may be used up, as the order of events is not known."""
+        return False
+
+    @property
+    def is_vague(self) -> bool:
+        """Whether it may make something that none of the occurrences it has made stands for."""
         return False
 
     def kept(self) -> Iterator[Entry]:

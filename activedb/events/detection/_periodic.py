@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
+from activedb.events._accuracy import AccuracyInterval
 from activedb.events._choices import Context
 from activedb.events._occurrence import Occurrence
 from activedb.events._temporal import Periodic
+from activedb.events._undecided import Rivals
 from activedb.events.detection._entry import Entry, entry_parts, timestamp_at
 from activedb.events.detection._journal import assign, put, take
 from activedb.events.detection._node import Moment, Node
 from activedb.events.detection._predicates import merged
+from activedb.events.detection._uncertain import is_exact
 
 if TYPE_CHECKING:
     from activedb.events.detection._journal import Journal
@@ -56,7 +60,7 @@ class PeriodicNode(Node):
         for entry in begun:
             put(self.starts, entry, moment.journal)
             if not self.periodic.collected:
-                self._schedule(entry, entry[0], moment)
+                self._schedule(entry, self._counted_us(entry), moment)
         if self.shared.fresh is not None:
             self.shared.fresh.extend([(entry, self) for entry in (*begun, *ended)])
         made: list[Entry] = []
@@ -65,9 +69,91 @@ class PeriodicNode(Node):
             if self.periodic.consumption is Context.CHRONICLE:
                 closed = self._close(entry, moment.journal)
             if self.periodic.collected:
-                made += self._collect(entry, closed)
+                collected = self._collect(entry, closed)
+                if self._doubts and not self._is_count_known(entry):
+                    self._doubt(collected, moment)
+                made += collected
             put(self.ends, entry, moment.journal)
         return made
+
+    # -- where the order may be unknown --------------------------------------------------------
+
+    @property
+    def _doubts(self) -> bool:
+        return self.shared.is_inexact and self.shared.policy.doubts
+
+    @property
+    def is_vague(self) -> bool:
+        """Whether there may be other ticks than those that were made, or at other times."""
+        return self._doubts and not all(is_exact(e[3]) for e in (*self.starts, *self.ends))
+
+    def _counted_us(self, start: Entry) -> int:
+        """From when the ticks are counted: from the latest that it may be, to know all before."""
+        return self.shared.policy.relation.ends(start[3])[1] if self._doubts else start[0]
+
+    def _doubt(self, made: list[Entry], moment: Moment) -> None:
+        why = Rivals(tuple(combinations([e[3] for e in (*self.starts, *self.ends)], 2)))
+        for entry in made:
+            self.shared.doubt(entry[2], why, moment.journal)
+
+    def _is_known(self, entries: list[Entry]) -> bool:
+        """Whether the order of these is known, and that they occur."""
+        relation, doubtful = self.shared.policy.relation, self.shared.doubtful
+        return all(
+            relation.precedes(a[3], b[3])
+            or relation.precedes(b[3], a[3])
+            or not (relation.may_precede(a[3], b[3]) or relation.may_precede(b[3], a[3]))
+            for a, b in combinations(entries, 2)
+        ) and doubtful.keys().isdisjoint(entry[2] for entry in entries)
+
+    def _is_tick_known(self, low_us: int, high_us: int, entries: list[Entry]) -> bool:
+        """Whether it is known which of these come after a tick."""
+        ends = [self.shared.policy.relation.ends(entry[3]) for entry in entries]
+        begins = [self.shared.policy.relation.begins(entry[3]) for entry in entries]
+        return all(
+            (high <= low_us and begun <= low_us) or (low > high_us and first > high_us)
+            for (low, high), (first, begun) in zip(ends, begins, strict=True)
+        )
+
+    def _is_sure(self, start: Entry, since_us: int) -> bool:
+        """Whether there is a tick of a start in every order, so long after it."""
+        relation = self.shared.policy.relation
+        low_us, high_us = relation.ends(start[3])
+        others = list(self.ends)
+        if self.periodic.consumption not in (Context.UNRESTRICTED, Context.CONTINUOUS):
+            others += [each for each in self.starts if each is not start]
+        others = [each for each in others if not relation.precedes(each[3], start[3])] + [
+            each
+            for each in others
+            if relation.precedes(each[3], start[3])
+            and self.periodic.consumption in (Context.CHRONICLE, Context.CUMULATIVE)
+        ]
+        return self._is_known([start, *others]) and self._is_tick_known(
+            low_us + since_us, high_us + since_us, others
+        )
+
+    def _is_count_known(self, end: Entry) -> bool:
+        """Whether it is known what an end makes of the ticks before it."""
+        relation, period_us = self.shared.policy.relation, self.periodic.period_us
+        if any(
+            o.key in self.keys and not relation.precedes(end[3], o) for o in self.shared.awaited
+        ):
+            return False
+        others = [*self.starts, *self.ends, end]
+        if not self._is_known(others):
+            return False
+        for start in self.starts:
+            low_us, high_us = relation.ends(start[3])
+            until_us = relation.begins(end[3])[1]
+            while low_us + period_us < until_us:
+                low_us, high_us = low_us + period_us, high_us + period_us
+                rest = [each for each in others if each is not start]
+                if not self._is_tick_known(low_us, high_us, rest) and not (
+                    # Ticks right at the end are none, so that alone does not matter.
+                    low_us >= until_us
+                ):
+                    return False
+        return True
 
     # -- ticks -------------------------------------------------------------------------------
 
@@ -78,6 +164,8 @@ class PeriodicNode(Node):
     def _ticks(self, moment: Moment) -> list[Entry]:
         us = moment.us
         called = frozenset(moment.called)
+        if self._doubts:
+            return self._possible_ticks(moment)
         waiting = [e for e in self.starts if e[2] in called and self._is_waiting(e, us)]
         for start in waiting:
             self._schedule(start, us, moment)
@@ -86,6 +174,26 @@ class PeriodicNode(Node):
             for start in waiting
             if self._is_open(start, us)
         ]
+
+    def _possible_ticks(self, moment: Moment) -> list[Entry]:
+        """The ticks that there may be, those that are not sure as doubtful."""
+        called = frozenset(moment.called)
+        relation, made = self.shared.policy.relation, list[Entry]()
+        for start in [e for e in self.starts if e[2] in called]:
+            low_us, high_us = relation.ends(start[3])
+            since_us = moment.us - high_us
+            if start[2] in self.shared.gone or not self._is_waiting(start, low_us + since_us):
+                continue
+            self._schedule(start, moment.us, moment)
+            if self._is_sure(start, since_us):
+                if self._is_open(start, start[0] + since_us):
+                    together = self._together(start, start[0] + since_us)
+                    made.append(self._occurrence(together, [start[0] + since_us], None))
+            else:
+                doubtful = self._occurrence([start], [start[0] + since_us], None)
+                self._doubt([doubtful], moment)
+                made.append(doubtful)
+        return made
 
     def _is_waiting(self, start: Entry, us: int) -> bool:
         """Whether a start may have ticks at this time or later, for all that is known."""
@@ -191,7 +299,16 @@ class PeriodicNode(Node):
             for name, value in entry_parts(start, self.start_name).items():
                 more = value if type(value) is tuple else (value,)
                 parts[name] = (*parts.get(name, ()), *more) if cumulative else value
-        made = tuple([Occurrence(periodic.alias, timestamp_at(us, like)) for us in ticks])
+        low_us, high_us = self.shared.policy.relation.ends(starts[-1][3])
+        if low_us < high_us:
+            start_us = starts[-1][0]
+            stamps = [
+                AccuracyInterval(us, us - start_us + low_us, us - start_us + high_us)
+                for us in ticks
+            ]
+            made = tuple([Occurrence(periodic.alias, stamp) for stamp in stamps])
+        else:
+            made = tuple([Occurrence(periodic.alias, timestamp_at(us, like)) for us in ticks])
         parts[periodic.alias] = made if periodic.collected else made[0]
         if end is None:
             timestamp = made[0].timestamp
@@ -222,6 +339,7 @@ class PeriodicNode(Node):
 
     def trim(self, before_us: int) -> None:
         """Forget the starts that are closed or replaced by then, and the ends before."""
+        before_us -= 2 * self.shared.reach_us
         last = before_us - 1
         context = self.periodic.consumption
         if context is Context.CHRONICLE:

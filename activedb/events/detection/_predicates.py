@@ -141,15 +141,20 @@ class Predicates:
         """Whether what is judged when a stage is complete holds."""
         return all(term(parts) for term in self.leaving[stage])
 
+    def holds_finally(self, parts: Mapping[str, Any]) -> bool:
+        """Whether what is judged when the candidate is complete holds, readings apart."""
+        shown = MappingProxyType(dict(parts))
+        return all(predicate(shown) for predicate in self.final)
+
     def completes(self, parts: Mapping[str, Any], moment: Moment, index: int) -> bool:
         """Whether what is judged when the candidate is complete holds, readings last."""
         if not self.final and not self.readings:
             return True
-        shown = MappingProxyType(dict(parts))
-        if not all(predicate(shown) for predicate in self.final):
+        if not self.holds_finally(parts):
             return False
         if not self.readings:
             return True
+        shown = MappingProxyType(dict(parts))
         asked = tuple(
             leaf
             for part in parts.values()

@@ -60,8 +60,22 @@ class DisjunctionNode(Node):
             if child.concerns(moment):
                 name = child.name if isinstance(child, QueryNode) else None
                 for entry in child.evaluate(moment):
-                    found.setdefault((frozenset(leaves(entry[3])), name), entry)
+                    key = (frozenset(leaves(entry[3])), name)
+                    known = found.setdefault(key, entry)
+                    if known is not entry:
+                        self._unite(found, key, entry, moment)
         return list(found.values())
+
+    def _unite(self, found: dict[object, Entry], key: object, entry: Entry, moment: Moment) -> None:
+        """Take one of two occurrences of the same events: the first, unless it is doubtful."""
+        doubtful, known = self.shared.doubtful, found[key]
+        if known[2] not in doubtful or entry[2] in doubtful:
+            return
+        if dict(known[3].parts) == dict(entry[3].parts):
+            found[key] = entry
+        elif known[2] in doubtful:
+            self.shared.doubt(entry[2], doubtful[known[2]], moment.journal)
+            found[(key, entry[2])] = entry
 
 
 class QueryNode(Node):
@@ -77,7 +91,12 @@ class QueryNode(Node):
         child = self.children[0]
         if not child.concerns(moment):
             return []
-        return [self._output(entry) for entry in child.evaluate(moment)]
+        found: list[Entry] = []
+        for entry in child.evaluate(moment):
+            output = self._output(entry)
+            self.shared.follow(output[2], entry[2], moment.journal)
+            found.append(output)
+        return found
 
     def _output(self, entry: Entry) -> Entry:
         o = entry[3]

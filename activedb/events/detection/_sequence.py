@@ -23,9 +23,11 @@ from activedb.events.detection._straight import ways
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from collections.abc import Sequence as Sequence_
 
     from activedb.events._occurrence import Occurrence
     from activedb.events.detection._node import Shared
+    from activedb.events.detection._possible import Possible
 
 __all__ = ["SequenceNode"]
 
@@ -115,6 +117,8 @@ class SequenceNode(CombinationNode):
         if self.layout.is_strict:
             self.stand_in_between(moment, items)
         taken = self.take_in(items, moment)
+        if self.shared.is_inexact:
+            return self._evaluate_inexact(taken, moment)
         completed = [(group, self.completed(group, own, moment)) for group, own in taken]
         made = self.make(completed, moment)
         for group, _ in taken:
@@ -138,8 +142,6 @@ class SequenceNode(CombinationNode):
         self, group: Group, items: list[Item], moment: Moment, *, one_per_first: bool = False
     ) -> Iterable[Candidate]:
         """The candidates that the items complete, in the order of preference."""
-        if self.shared.is_inexact:
-            return self._possible(group, items, moment)
         layout, picky = self.layout, self.layout.is_picky
         # What is used up still counts for what is next; else it need not be looked at.
         without = frozenset[int]() if picky else group.used
@@ -172,16 +174,73 @@ class SequenceNode(CombinationNode):
                 return search.cumulated()
         return search.candidates()
 
-    def _possible(self, group: Group, items: list[Item], moment: Moment) -> Iterable[Candidate]:
+    # -- where the order may be unknown --------------------------------------------------------
+
+    def _evaluate_inexact(
+        self, taken: list[tuple[Group, list[Item]]], moment: Moment
+    ) -> list[Entry]:
+        judged: list[tuple[Candidate, Entry]] = []
+        count = 0
+        for group, own in taken:
+            found = list(self.possible(group, own, moment))
+            judged += self.judge(group, found, self._unfed(group, moment, found), moment)
+            count += 1
+        for group in self.reopened([group for group, _ in taken]):
+            judged += self.judge(group, [], self._unfed(group, moment, ()), moment)
+            count += 1
+        for group, _ in taken:
+            self.settle(group, moment.journal)
+        return self.entries_of(judged, count)
+
+    def possible(self, group: Group, items: list[Item], moment: Moment) -> Iterator[Possible]:
         """The candidates that the items complete, where the order of events may be unknown."""
         policy = self.shared.policy
         last = self.last_stage
         new = [entry for entry, stages, _ in items if any(stage < last for stage in stages)]
         policy.refuse_forgotten(new, self.ended_us)
-        search = Backtracking(self.layout, group, moment, policy.relation)
-        found = search.completed([(entry, stages) for entry, stages, _ in items])
-        decided = policy.decide(found, group, self, moment)
-        return list(_one_per_ends(decided)) if self.layout.is_picky else decided
+        return self._search(group, moment).completed([(e, stages) for e, stages, _ in items])
+
+    def _search(
+        self, group: Group, moment: Moment, *, is_trial: bool = False, upto: int | None = None
+    ) -> Backtracking:
+        contends = self.ledger.exclusion.contends
+        return Backtracking(
+            self.layout,
+            group,
+            moment,
+            self.shared,
+            self.keys,
+            waiting=self.waiting(group) if contends else (),
+            is_trial=is_trial,
+            upto=upto,
+            without_used=not self.layout.is_picky and not self.shared.policy.doubts,
+        )
+
+    def _unfed(
+        self, group: Group, moment: Moment, found: Sequence_[Possible], end_us: int | None = None
+    ) -> list[Possible]:
+        """What events yet to be fed, or windows yet to end, may complete besides."""
+        is_asked = found or any(not each.is_made for each in group.possible)
+        if not is_asked or not self.ledger.exclusion.contends or not self.shared.policy.doubts:
+            return []
+        layout, relation = self.layout, self.shared.policy.relation
+        search = self._search(group, moment, is_trial=True)
+        waiting = self.waiting(group)
+        unfed = list(search.completed(waiting)) if waiting else []
+        if layout.is_closed_by_time:
+            firsts: list[tuple[int, Entry]] = []
+            for number, begins in enumerate(layout.may_begin):
+                entries = [*group.taken[number], *(e for e, stages in waiting if number in stages)]
+                firsts += [
+                    (number, entry)
+                    for entry in entries
+                    if begins and (end_us is None or relation.begins(entry[3])[1] > end_us)
+                ]
+            unfed += search.closed(firsts)
+        return unfed
+
+    def preferred(self, candidates: list[Candidate]) -> Iterable[Candidate]:
+        return _one_per_ends(candidates) if self.layout.is_picky else candidates
 
     def _keep(self, group: Group, item: Item, moment: Moment) -> None:
         entry, stages, places = item
@@ -207,9 +266,7 @@ class SequenceNode(CombinationNode):
 
     def _begins_us(self, o: Occurrence) -> int:
         """From where the window is counted of a match that begins with `o`."""
-        if self.shared.is_inexact and not self.times_out:
-            return self.shared.policy.relation.low_us(o)
-        return o.low_us
+        return self.shared.policy.relation.begins(o)[1] if self.shared.is_inexact else o.low_us
 
     def stand_in_between(self, moment: Moment, items: list[Item]) -> None:
         """Add the event as an item, if no part takes it: it must not stand between neighbours."""
@@ -224,31 +281,55 @@ class SequenceNode(CombinationNode):
 
     def _end_windows(self, moment: Moment) -> list[Entry]:
         """What is completed because nothing more can come up to the end of a window."""
-        completed = []
         assert self.layout.window_us is not None
         start_us = moment.us - self.layout.window_us
-        for key in moment.called:
-            assert isinstance(key, tuple)
-            group = self.groups.by_key.get(key)
-            if group is not None:
+        groups = [
+            group
+            for key in moment.called
+            if isinstance(key, tuple) and (group := self.groups.by_key.get(key)) is not None
+        ]
+        if self.shared.is_inexact:
+            judged: list[tuple[Candidate, Entry]] = []
+            for group in groups:
                 known = group.decided.get(start_us, -1)
-                found = self.closed(group, moment)
+                found = [
+                    each
+                    for each in self.possibly_closed(group, moment)
+                    if known < 0 or any(arrival >= known for arrival in each.arrivals)
+                ]
+                unfed = self._unfed(group, moment, found, start_us)
+                judged += self.judge(group, found, unfed, moment)
+            made = self.entries_of(judged, len(groups))
+        else:
+            completed = []
+            for group in groups:
+                known = group.decided.get(start_us, -1)
+                closed = self.closed(group, moment)
                 if known >= 0:
-                    found = (c for c in found if any(e[2] >= known for e in constituents(c)))
-                completed.append((group, found))
-        made = self.make(completed, moment, moment.us)
-        for group, _ in completed:
+                    closed = (c for c in closed if any(e[2] >= known for e in constituents(c)))
+                completed.append((group, closed))
+            made = self.make(completed, moment, moment.us)
+        for group in groups:
             assign(group.own_decided(), start_us, next(self.shared.arrivals), moment.journal)
         return made
+
+    def possibly_closed(self, group: Group, moment: Moment) -> Iterator[Possible]:
+        """What the end of a window completes, where the order of events may be unknown."""
+        relation, layout = self.shared.policy.relation, self.layout
+        assert layout.window_us is not None
+        begin_us = moment.us - layout.window_us
+        firsts = [
+            (number, entry)
+            for number, entries in enumerate(group.taken)
+            if layout.may_begin[number]
+            for entry in entries
+            if relation.begins(entry[3])[1] == begin_us
+        ]
+        return self._search(group, moment).closed(firsts)
 
     def closed(self, group: Group, moment: Moment) -> Iterable[Candidate]:
         """The candidates that the end of a window completes, in the order of preference."""
         layout = self.layout
-        if self.shared.is_inexact:
-            search = Backtracking(layout, group, moment, self.shared.policy.relation)
-            closed = search.closed(moment.us)
-            decided = self.shared.policy.decide(closed, group, self, moment)
-            return list(_one_per_ends(decided)) if layout.is_picky else decided
         if layout.is_local:
             return Search(
                 layout,

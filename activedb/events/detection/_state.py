@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from activedb.errors import BadEvent
 from activedb.events._codec import decode, decode_params, encode, encode_params
 from activedb.events._occurrence import Occurrence
-from activedb.events.detection._entry import Entry
+from activedb.events.detection._entry import Bound, Entry
 from activedb.events.detection._group import Group, Groups
+from activedb.events.detection._possible import Possible
 
 __all__ = ["StateReader", "StateWriter"]
 
@@ -78,10 +79,28 @@ class StateWriter:
                 "doubted": sorted(group.doubted),
                 "begun": sorted(group.begun),
                 "decided": sorted(group.decided.items()),
+                "possible": [self.possible(each) for each in group.possible],
                 "spans": [[[*low], [*high], closed] for low, high, closed in group.spans],
             }
             for group in groups.by_key.values()
         ]
+
+    def possible(self, possible: Possible) -> dict[str, Any]:
+        """A match that may be made, or was."""
+        return {
+            "candidate": [self._bound(bound) for bound in possible.candidate],
+            "is_certain": possible.is_certain,
+            "is_closed": possible.is_closed,
+            "is_made": possible.is_made,
+            "entry": None if possible.entry is None else self.entry(possible.entry),
+        }
+
+    def _bound(self, bound: Bound) -> Any:
+        if bound is None:
+            return None
+        if bound and isinstance(bound[0], int):
+            return {"entry": self.entry(cast("Entry", bound))}
+        return {"entries": [self.entry(cast("Entry", entry)) for entry in bound]}
 
     @staticmethod
     def _name(name: str) -> Any:
@@ -126,6 +145,24 @@ class StateReader:
             parts = {self._name(name): self.part(part) for name, part in data[2]}
         return (o.us, o.id or "", data[1], o, parts)
 
+    def possible(self, data: Mapping[str, Any]) -> Possible:
+        """A match that may be made, or was."""
+        entry = data["entry"]
+        return Possible(
+            tuple([self._bound(bound) for bound in data["candidate"]]),
+            is_certain=data["is_certain"],
+            is_closed=data["is_closed"],
+            is_made=data["is_made"],
+            entry=None if entry is None else self.entry(entry),
+        )
+
+    def _bound(self, data: Mapping[str, Any] | None) -> Bound:
+        if data is None:
+            return None
+        if "entry" in data:
+            return self.entry(data["entry"])
+        return tuple([self.entry(entry) for entry in data["entries"]])
+
     def read_groups(self, data: list[Any], groups: Groups) -> None:
         """Fill the groups of a node."""
         for item in data:
@@ -137,6 +174,8 @@ class StateReader:
                 group.own_used().update(item["used"])
             if item.get("doubted"):
                 group.own_doubted().update(item["doubted"])
+            if item.get("possible"):
+                group.possible = tuple([self.possible(each) for each in item["possible"]])
             if item["begun"]:
                 group.own_begun().update(item["begun"])
             if item["decided"]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from activedb.events._accuracy import AccuracyInterval
 from activedb.events._occurrence import Occurrence
 from activedb.events._sequence import Sequence
 from activedb.events._temporal import Plus, TimedOut
+from activedb.events._undecided import Rivals
+from activedb.events.detection._choice import preference
 from activedb.events.detection._entry import (
     Candidate,
     Entry,
@@ -18,7 +21,7 @@ from activedb.events.detection._entry import (
     place_of,
     timestamp_at,
 )
-from activedb.events.detection._journal import assign, delete
+from activedb.events.detection._journal import add, assign, delete
 from activedb.events.detection._node import Moment, Node
 from activedb.events.detection._predicates import merged, parts_of
 from activedb.events.detection._search import Search
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from activedb.events.detection._group import Group
     from activedb.events.detection._journal import Journal
     from activedb.events.detection._node import Shared
+    from activedb.events.detection._possible import Possible
     from activedb.events.detection._state import StateReader, StateWriter
 
 __all__ = ["PlusNode", "TimedOutNode"]
@@ -48,7 +52,13 @@ class PlusNode(Node):
             due = [self.waiting[arrival] for arrival in moment.called if arrival in self.waiting]
             for entry in due:
                 delete(self.waiting, entry[2], moment.journal)
-            return [self._delayed(entry, moment.us) for entry in sorted(due, key=itemgetter(2))]
+            found: list[Entry] = []
+            for entry in sorted(due, key=itemgetter(2)):
+                if entry[2] not in self.shared.gone:
+                    delayed = self._delayed(entry, moment.us)
+                    self.shared.follow(delayed[2], entry[2], moment.journal)
+                    found.append(delayed)
+            return found
         child = self.children[0]
         if child.concerns(moment):
             for entry in child.evaluate(moment):
@@ -62,6 +72,9 @@ class PlusNode(Node):
     def _delayed(self, entry: Entry, us: int) -> Entry:
         o, parts = entry[3], entry_parts(entry, self.part_name)
         timestamp = timestamp_at(us, o.timestamp)
+        low_us, high_us = self.shared.policy.relation.ends(o)
+        if low_us < high_us:
+            timestamp = AccuracyInterval(us, low_us + self.delay_us, high_us + self.delay_us)
         delayed = Occurrence(self.name, timestamp, o.params, parts=parts)
         return (us, "", next(self.shared.arrivals), delayed, parts)
 
@@ -116,6 +129,9 @@ class TimedOutNode(SequenceNode):
         if self.layout.is_strict:
             self.stand_in_between(moment, items)
         for group, own in self.take_in(items, moment):
+            if self.shared.is_inexact:
+                self._mark_possible(group, self.possible(group, own, moment), moment.journal)
+                continue
             for candidate in self.completed(group, own, moment, one_per_first=True):
                 self._mark(group, constituents(candidate)[0][2], moment.journal)
         return []
@@ -126,7 +142,18 @@ class TimedOutNode(SequenceNode):
             begun.add(arrival)
             journal.append((begun.discard, (arrival,)))
 
+    def _mark_possible(self, group: Group, found: Iterable[Possible], journal: Journal) -> None:
+        """Take note of which first constituents there is a candidate, and of which there may be."""
+        for each in found:
+            first = each.entries[0][2]
+            if each.is_certain and self.shared.doubtful.keys().isdisjoint(each.arrivals):
+                self._mark(group, first, journal)
+            elif first not in group.doubted:
+                add(group.own_doubted(), first, journal)
+
     def _time_out(self, moment: Moment) -> list[Entry]:
+        if self.shared.is_inexact:
+            return self._time_out_inexact(moment)
         due: list[tuple[Entry, Group]] = []
         window_us = self.layout.window_us
         assert window_us is not None
@@ -154,6 +181,73 @@ class TimedOutNode(SequenceNode):
                 timestamp = timestamp_at(moment.us, first[3].timestamp)
                 made = Occurrence(self.name, timestamp, merged(entries), parts=parts)
                 found.append((moment.us, "", next(self.shared.arrivals), made, parts))
+        return found
+
+    def _time_out_inexact(self, moment: Moment) -> list[Entry]:
+        """The same where the order of events may be unknown."""
+        shared, relation, window_us = self.shared, self.shared.policy.relation, self.window_us
+        assert window_us is not None
+        due: list[tuple[Entry, Group]] = []
+        for key in moment.called:
+            assert isinstance(key, tuple)
+            group = self.groups.by_key.get(key)
+            if group is None:
+                continue
+            if self.layout.is_closed_by_time:
+                closed = self.possibly_closed(group, moment)
+                self._mark_possible(group, closed, moment.journal)
+            due += [
+                (first, group)
+                for first in group.taken[0]
+                if relation.begins(first[3])[1] + window_us == moment.us
+                and first[2] not in group.begun
+                and first[2] not in shared.gone
+            ]
+        found: list[Entry] = []
+        for first, group in sorted(due, key=lambda item: place_of(item[0])):
+            self._mark(group, first[2], moment.journal)  # decided, once and for all
+            prefixes = self._prefixes(group, first, moment)
+            best = next((p for p in prefixes if self._is_sure(p, prefixes)), None)
+            is_sure = best is not None and first[2] not in group.doubted
+            if not shared.policy.doubts:
+                if shared.policy.name == "reading" and first[2] in group.doubted:
+                    continue
+                prefixes = prefixes[:1]
+            elif is_sure and best is not None:
+                prefixes = [best]
+            for prefix in prefixes:
+                parts = parts_of(prefix.candidate, self.stages[: len(prefix.candidate)])
+                us, stamp = self.window_end(first[3])
+                timestamp = stamp or timestamp_at(us, first[3].timestamp)
+                made = Occurrence(self.name, timestamp, merged(prefix.entries), parts=parts)
+                entry = (made.us, "", next(shared.arrivals), made, parts)
+                if not is_sure and shared.policy.doubts:
+                    shared.doubt(entry[2], Rivals(prefix.doubts), moment.journal)
+                found.append(entry)
+        return found
+
+    def _is_sure(self, prefix: Possible, others: list[Possible]) -> bool:
+        is_better = self.ledger.exclusion.is_better
+        return (
+            prefix.is_certain
+            and self.shared.doubtful.keys().isdisjoint(prefix.arrivals)
+            and all(
+                other is prefix
+                or (len(other.entries) <= len(prefix.entries) and is_better(prefix, other))
+                for other in others
+            )
+        )
+
+    def _prefixes(self, group: Group, first: Entry, moment: Moment) -> list[Possible]:
+        """The bindings, in the order of preference, one of which is that of as many as can be."""
+        found: list[Possible] = []
+        for count in range(max(len(self.stages) - 1, 1), 0, -1):
+            search = self._search(group, moment, upto=count)
+            own = list(search.prefixes(first))
+            order = preference(self.stages[:count])
+            found += sorted(own, key=lambda each: order(each.candidate))
+            if any(each.is_certain for each in own):
+                break
         return found
 
     def _longest_prefix(self, group: Group, first: Entry, moment: Moment) -> Candidate | None:

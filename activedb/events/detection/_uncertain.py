@@ -1,66 +1,112 @@
-"""What is done if the order of events is not known (README, "Uncertain order")."""
+"""How events lie to each other if it is not known exactly when they happened, and what is done."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from activedb.errors import PatternError, UncertainOrder
 from activedb.events._occurrence import Occurrence
 from activedb.events._precedence import precedes
-from activedb.events.detection._ambiguity import Ambiguity
-from activedb.events.detection._entry import Candidate, Entry
-from activedb.events.detection._predicates import parts_of
+from activedb.events.detection._entry import Entry
 
-if TYPE_CHECKING:
-    from activedb.events.detection._combination import CombinationNode
-    from activedb.events.detection._group import Group
-    from activedb.events.detection._node import Moment
-
-__all__ = ["Policy", "Relation", "is_exact"]
+__all__ = ["Policy", "Relation", "is_exact", "moments"]
 
 _NAMES = ("raise", "certain", "possible", "reading")
 
+Range = tuple[int, int]
+"""From when to when something may be, in microseconds, ends included."""
+
 
 class Relation:
-    """How occurrences lie to each other, by their intervals and local clocks."""
+    """How occurrences lie to each other, by their intervals and local clocks.
 
-    def low_us(self, o: Occurrence) -> int:
-        """Where it begins at the earliest."""
-        return o.low_us
+    A composite is before another if all that it is made of is before all that the other is made of.
+    Its extent alone does not tell: that is no interval of uncertainty.
+    """
 
-    def high_us(self, o: Occurrence) -> int:
-        """Where it ends at the latest."""
-        return o.high_us
+    def begins(self, o: Occurrence) -> Range:
+        """When its first moment may be."""
+        if not o.parts:
+            return o.low_us, o.high_us
+        return o.low_us, min([leaf.high_us for leaf in moments(o)])
+
+    def ends(self, o: Occurrence) -> Range:
+        """When its last moment may be."""
+        if not o.parts:
+            return o.low_us, o.high_us
+        return max([leaf.low_us for leaf in moments(o)]), o.high_us
 
     def precedes(self, a: Occurrence, b: Occurrence) -> bool:
         """Whether a is before b for certain."""
-        return precedes(a, b)
+        if not (a.parts or b.parts):
+            return precedes(a, b)
+        if a.high_us < b.low_us:
+            return True
+        if self.ends(a)[0] > self.begins(b)[1]:
+            return False
+        return all(precedes(x, y) for x in moments(a) for y in moments(b))
 
     def may_precede(self, a: Occurrence, b: Occurrence) -> bool:
         """Whether a may be before b."""
-        if precedes(a, b):
+        if not (a.parts or b.parts):
+            if a.high_us < b.low_us:
+                return True
+            if a.low_us >= b.high_us:
+                return precedes(a, b)
+            return not precedes(b, a) or precedes(a, b)
+        return all(self.may_precede(x, y) for x in moments(a) for y in moments(b))
+
+    def is_behind(self, a: Entry, b: Entry) -> bool:
+        """Whether the place of b is behind that of a for certain.
+
+        The place of a composite is where it ends. At one time ids decide, and then arrivals.
+        """
+        x, y = a[3], b[3]
+        if x.parts or y.parts:
+            if is_exact(x) and is_exact(y):
+                return a[:3] < b[:3]
+            return self._ends_before(x, y)
+        if x.high_us == y.low_us:
+            if a[1:3] < b[1:3]:
+                return True
+            return x.low_us < y.high_us and precedes(x, y)
+        return precedes(x, y)
+
+    def is_later_step(self, a: Entry, b: Entry) -> bool:
+        """Whether b is fed, or made, in a later step than a for certain, if all is fed in order."""
+        x, y = a[3], b[3]
+        if x.parts or y.parts:
+            return self._ends_before(x, y)
+        return precedes(x, y) or (x.high_us == y.low_us and a[2] < b[2])
+
+    def _ends_before(self, x: Occurrence, y: Occurrence) -> bool:
+        if self.ends(x)[1] < self.ends(y)[0]:
             return True
-        if is_exact(a) and is_exact(b):
-            return False
-        return a.low_us < b.high_us and not precedes(b, a)
+        ours = moments(x)
+        return any(all(precedes(leaf, other) for leaf in ours) for other in moments(y))
 
 
 class ByReading(Relation):
     """The same as if the readings were exact."""
 
-    def low_us(self, o: Occurrence) -> int:
-        return min([o.us, *(self.low_us(part) for part in o.constituents)])
+    def begins(self, o: Occurrence) -> Range:
+        us = min([leaf.us for leaf in moments(o)])
+        return us, us
 
-    def high_us(self, o: Occurrence) -> int:
-        return max([o.us, *(self.high_us(part) for part in o.constituents)])
+    def ends(self, o: Occurrence) -> Range:
+        us = max([leaf.us for leaf in moments(o)])
+        return us, us
 
     def precedes(self, a: Occurrence, b: Occurrence) -> bool:
-        return self.high_us(a) < self.low_us(b)
+        return self.ends(a)[1] < self.begins(b)[0]
 
     def may_precede(self, a: Occurrence, b: Occurrence) -> bool:
         return self.precedes(a, b)
+
+    def is_behind(self, a: Entry, b: Entry) -> bool:
+        return a[:3] < b[:3]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +150,11 @@ class Policy:
         """Whether candidates that are not certain may be made."""
         return self.name in ("possible", "call")
 
+    @property
+    def doubts(self) -> bool:
+        """Whether what is not certain stays open."""
+        return self.name not in ("possible", "reading")
+
     def refuse_forgotten(self, new: Iterable[Entry], ended_us: int) -> None:
         """Refuse events that may precede some that were not kept, since nothing could follow them.
 
@@ -134,72 +185,23 @@ class Policy:
                     "intervals begin, or choose a policy with on_uncertain="
                 )
 
-    def decide(
-        self,
-        found: Iterable[tuple[Candidate, bool]],
-        group: Group,
-        node: CombinationNode,
-        moment: Moment,
-    ) -> list[Candidate]:
-        """Return the candidates that are to be chosen from, in the order of preference.
-
-        Parameters
-        ----------
-        found : iterable of (Candidate, bool)
-            The possible ones, and whether they are certain.
-
-        Raises
-        ------
-        UncertainOrder
-            If what is made of them depends on the order, and the policy is to raise.
-        """
-        if self.name == "reading":
-            return sorted((candidate for candidate, _ in found), key=node.order)
-        ambiguity = Ambiguity(self.relation, node, group, moment)
-        candidates = ambiguity.judged(found)
-        every = [candidate for candidate, _ in candidates]
-        if self.name == "possible":
-            return every
-        sure, doubtful = ambiguity.split(candidates)
-        if not doubtful:
-            return every if all(certain for _, certain in candidates) else sure
-        if self.name in ("certain", "raise"):
-            from activedb.events._undecided import Undecided, identity_of
-            from activedb.events.detection._journal import assign
-
-            ambiguity.doubt(doubtful, moment.journal)
-            left = tuple(parts_of(c, node.stages) for group_ in doubtful for c, _ in group_)
-            us = moment.us if moment.o is None else moment.o.us
-            name = identity_of(node.name, left, us)
-            u = Undecided(name, left, event=moment.o, us=us)
-            assign(node.shared.open, name, u, moment.journal)
-            assign(node.shared.new, name, u, moment.journal)
-            return sorted(sure, key=node.order)
-        shown = [parts_of(candidate, node.stages) for candidate in every]
-        counted = "a match that depends" if len(every) == 1 else f"{len(every)} matches that depend"
-        error = UncertainOrder(
-            f"{moment.o if moment.o is not None else 'the end of a window'} completes {counted} on "
-            "an order of events which their timestamps do not tell: choose a policy with "
-            "on_uncertain=",
-            candidates=tuple(shown),
-            certain=tuple(
-                parts
-                for parts, (_, is_certain) in zip(shown, candidates, strict=True)
-                if is_certain
-            ),
-        )
-        if self.call is None:
-            raise error
-        chosen = list(self.call(error))
-        return [c for c, parts in zip(every, shown, strict=True) if _is_among(parts, chosen)]
-
 
 def is_exact(o: Occurrence) -> bool:
-    """Whether it is known exactly when it happened: of a composite, all of it."""
+    """Whether its time alone tells its order: of a composite, that of all of it."""
     if not o.parts:
-        return o.low_us == o.high_us
-    return all(is_exact(part) for part in o.constituents)
+        stamp = o.stamp
+        return stamp is None or (o.low_us == o.high_us and stamp.local_clock is None)
+    return all(is_exact(part) for part in moments(o))
 
 
-def _is_among(parts: Mapping[str, Any], chosen: Iterable[Mapping[str, Any]]) -> bool:
-    return any(parts is other or dict(parts) == dict(other) for other in chosen)
+def moments(o: Occurrence) -> list[Occurrence]:
+    """The primitive events that `o` is made of, and the moment that completed it, if that is none.
+
+    That moment is an event without parts, too.
+    """
+    if not o.parts:
+        return [o]
+    found = [leaf for part in o.constituents for leaf in moments(part)]
+    if not any(leaf.us == o.us for leaf in found):
+        found.append(Occurrence(o.name, o.timestamp))
+    return found

@@ -1,0 +1,326 @@
+"""Possible matches, and which of them may exclude which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from activedb.events._choices import Context, SkipTo
+from activedb.events._conjunction import Conjunction
+from activedb.events._occurrence import Occurrence
+from activedb.events.detection._entry import Candidate, Entry, constituents, leaves, place_of
+
+if TYPE_CHECKING:
+    from activedb.events.detection._combination import CombinationNode
+
+__all__ = ["Exclusion", "Possible"]
+
+Doubt = tuple[Occurrence, Occurrence]
+"""Two events of which the order or the distance is not known."""
+
+
+class Possible:
+    """A match that is possible: a candidate in some order of events, if not in every one.
+
+    Attributes
+    ----------
+    candidate : Candidate
+    entries : list of Entry
+        Its constituents.
+    is_certain : bool
+        Whether it is a candidate in every order in which its constituents occur.
+    doubts : tuple of (Occurrence, Occurrence)
+        On what that depends.
+    is_closed : bool
+        Whether time completes it, not its last constituent.
+    entry : Entry or None
+        The occurrence that the node has passed on; None: an event that is yet to be fed has a part
+        in it.
+    is_made : bool
+        Whether it was made: then it stands here for what it excludes.
+    ends : list of Entry
+        Which constituents may be the last, or, if time completes it, from which its window counts.
+    """
+
+    __slots__ = (
+        "arrivals",
+        "candidate",
+        "doubts",
+        "ends",
+        "entries",
+        "entry",
+        "is_certain",
+        "is_closed",
+        "is_made",
+    )
+
+    def __init__(
+        self,
+        candidate: Candidate,
+        *,
+        is_certain: bool,
+        doubts: Iterable[Doubt] = (),
+        is_closed: bool = False,
+        entry: Entry | None = None,
+        is_made: bool = False,
+    ):
+        self.candidate = candidate
+        self.entries = constituents(candidate)
+        self.arrivals = frozenset([entry[2] for entry in self.entries])
+        self.is_certain = is_certain
+        self.doubts = tuple(doubts)
+        self.is_closed = is_closed
+        self.entry = entry
+        self.is_made = is_made
+        self.ends: list[Entry] = []
+
+    def at(self, entry: Entry) -> Possible:
+        """The same, passed on as this entry."""
+        found = Possible(
+            self.candidate,
+            is_certain=self.is_certain,
+            doubts=self.doubts,
+            is_closed=self.is_closed,
+            entry=entry,
+        )
+        found.ends = self.ends
+        return found
+
+    def made(self) -> Possible:
+        """The same, made."""
+        found = self.at(self.entry) if self.entry is not None else self
+        found.is_made = True
+        return found
+
+
+class Exclusion:
+    """Which of two possible matches of one group may exclude the other, in some order of events.
+
+    What cannot be told counts as if it may. A match is excluded by one that is made and
+
+    - uses up one of its constituents in an earlier step (chronicle, continuous, cumulative),
+    - is chosen in its place, of those that one step completes (chronicle, continuous, recent; with
+      a selection, of those with the same ends), or
+    - skips its first constituent.
+
+    Two are completed by one step if their last constituents are one, or, if time completes them,
+    their first ones are.
+    """
+
+    def __init__(self, node: CombinationNode):
+        chooser = node.chooser
+        self.relation = node.shared.policy.relation
+        self.stages = node.stages
+        self.context = Context.UNRESTRICTED if node.times_out else chooser.context
+        self.uses_up = chooser.uses_up and not node.times_out
+        self.skip = SkipTo.NONE if node.times_out else chooser.skip.to
+        self.target = chooser.target
+        self.is_picky = node.needs_used
+        self.is_conjunction = isinstance(node.expression, Conjunction)
+        # Whether matches can exclude each other at all.
+        self.contends = (
+            self.context is not Context.UNRESTRICTED
+            or self.skip is not SkipTo.NONE
+            or self.is_picky
+        )
+
+    def prepare(self, possible: Possible) -> None:
+        """Find out what may complete it."""
+        entries, relation = possible.entries, self.relation
+        if possible.is_closed:
+            possible.ends = [entries[0]]
+        elif self.is_conjunction:
+            possible.ends = [
+                entry
+                for entry in entries
+                if not any(relation.is_later_step(entry, other) for other in entries)
+            ]
+        else:
+            possible.ends = [entries[-1]]
+
+    def may_exclude(self, r: Possible, c: Possible) -> bool:
+        """Whether r may exclude c."""
+        same = self.may_be_one_step(r, c)
+        if same:
+            if self.is_picky and self._may_have_same_ends(r, c) and not self.is_better(c, r):
+                return True
+            if self.context is Context.CHRONICLE:
+                if not self.is_better(c, r):
+                    return True
+            elif self.context is Context.RECENT:
+                if not self._is_later(c, r):
+                    return True
+            elif (
+                self.context is Context.CONTINUOUS
+                and self._may_have_same_first(r, c)
+                and not self.is_better(c, r)
+            ):
+                return True
+        shares = self.uses_up and not r.arrivals.isdisjoint(c.arrivals)
+        if not shares and self.skip is SkipTo.NONE:
+            return False
+        before = self.may_be_before(r, c)
+        if shares and before:
+            return True
+        return (
+            self.skip is not SkipTo.NONE
+            and (before or (same and not self.is_better(c, r)))
+            and self._may_skip(r, c)
+        )
+
+    def excludes(self, m: Possible, c: Possible) -> bool:
+        """Whether m, which is made in every order, excludes c in every order."""
+        if self.uses_up and not m.arrivals.isdisjoint(c.arrivals):
+            # Both cannot be made, unless one step makes both.
+            return self.context is not Context.CONTINUOUS or not self.may_be_one_step(m, c)
+        if self.is_one_step(m, c):
+            if self.context is Context.CHRONICLE:
+                return True
+            if self.context is Context.RECENT:
+                return True
+            if self.context is Context.CONTINUOUS and self._has_same_first(m, c):
+                return True
+            if self.is_picky and self._may_have_same_ends(m, c):
+                return True
+        return self.skip is not SkipTo.NONE and self.is_before(m, c) and self._skips(m, c)
+
+    # -- steps -------------------------------------------------------------------------------
+
+    def may_be_one_step(self, r: Possible, c: Possible) -> bool:
+        """Whether one step may complete both."""
+        if r.is_closed is not c.is_closed:
+            return True
+        if r.is_closed:
+            a, b = r.entries[0], c.entries[0]
+            relation = self.relation
+            return a[2] == b[2] or not (
+                relation.precedes(a[3], b[3]) or relation.precedes(b[3], a[3])
+            )
+        return any(_may_be_one(a, b) for a in r.ends for b in c.ends)
+
+    def is_one_step(self, r: Possible, c: Possible) -> bool:
+        """Whether one step completes both for certain."""
+        return (
+            r.is_closed is c.is_closed
+            and len(r.ends) == len(c.ends) == 1
+            and r.ends[0][2] == c.ends[0][2]
+        )
+
+    def may_be_before(self, r: Possible, c: Possible) -> bool:
+        """Whether a step may complete r before one completes c."""
+        if r.is_closed is not c.is_closed:
+            return True
+        relation = self.relation
+        if r.is_closed:
+            a, b = r.entries[0], c.entries[0]
+            return a[2] != b[2] and relation.begins(a[3])[0] <= relation.begins(b[3])[1]
+        return any(
+            all(a[2] != b[2] and not relation.is_later_step(b, a) for a in r.ends) for b in c.ends
+        )
+
+    def is_before(self, r: Possible, c: Possible) -> bool:
+        """Whether a step completes r before one completes c, for certain."""
+        if r.is_closed or c.is_closed:
+            return False
+        return all(any(self.relation.is_later_step(a, b) for b in c.ends) for a in r.ends)
+
+    # -- what is chosen ------------------------------------------------------------------------
+
+    def is_better(self, c: Possible, r: Possible) -> bool:
+        """Whether c is preferred to r for certain."""
+        for stage, own, theirs in zip(self.stages, c.candidate, r.candidate, strict=False):
+            if own is None or theirs is None:
+                if own is not theirs:
+                    return theirs is None
+                continue
+            ours, others = constituents((own,)), constituents((theirs,))
+            for a, b in zip(ours, others, strict=False):
+                if a[2] != b[2]:
+                    return self.relation.is_behind(a, b)
+            if len(ours) != len(others):
+                return stage.greedy is (len(ours) > len(others))
+        return False
+
+    def _is_later(self, c: Possible, r: Possible) -> bool:
+        """Whether c has the later constituents for certain."""
+        relation = self.relation
+        ours = [entry for entry in c.entries if entry[2] not in r.arrivals]
+        others = [entry for entry in r.entries if entry[2] not in c.arrivals]
+        if len(c.arrivals) != len(r.arrivals):
+            # Which of them runs out depends on all of the order.
+            known = all(
+                (place_of(a) < place_of(b) and relation.is_behind(a, b))
+                or (place_of(b) < place_of(a) and relation.is_behind(b, a))
+                for a in c.entries
+                for b in r.entries
+                if a[2] != b[2]
+            )
+            if not known:
+                return False
+            own, theirs = _from_the_last(c), _from_the_last(r)
+            count = min(len(own), len(theirs))
+            return own[:count] > theirs[:count]
+        return bool(others) and all(any(relation.is_behind(b, a) for a in ours) for b in others)
+
+    def _may_have_same_first(self, r: Possible, c: Possible) -> bool:
+        if not self.is_conjunction:
+            return r.entries[0][2] == c.entries[0][2]
+        return not {e[2] for e in self._firsts(r)}.isdisjoint(e[2] for e in self._firsts(c))
+
+    def _has_same_first(self, r: Possible, c: Possible) -> bool:
+        if not self.is_conjunction:
+            return r.entries[0][2] == c.entries[0][2]
+        ours, others = self._firsts(r), self._firsts(c)
+        return len(ours) == len(others) == 1 and ours[0][2] == others[0][2]
+
+    def _firsts(self, c: Possible) -> list[Entry]:
+        behind = self.relation.is_behind
+        return [e for e in c.entries if not any(behind(other, e) for other in c.entries)]
+
+    def _may_have_same_ends(self, r: Possible, c: Possible) -> bool:
+        return r.entries[0][2] == c.entries[0][2] and r.entries[-1][2] == c.entries[-1][2]
+
+    # -- skips -------------------------------------------------------------------------------
+
+    def _may_skip(self, r: Possible, c: Possible) -> bool:
+        """Whether r, if it is made, may skip c."""
+        first, own = c.entries[0], r.entries[0]
+        behind = self.relation.is_behind
+        if first[2] == own[2]:
+            return True
+        if self.skip is SkipTo.NEXT or behind(first, own):
+            return False
+        if self.skip is SkipTo.PAST_LAST:
+            last = r.entries[-1]
+            return first[2] == last[2] or not behind(last, first)
+        return any(t[2] != first[2] and not behind(t, first) for t in self._targets(r))
+
+    def _skips(self, m: Possible, c: Possible) -> bool:
+        """Whether m, which is made, skips c for certain."""
+        first, own = c.entries[0], m.entries[0]
+        behind = self.relation.is_behind
+        if first[2] == own[2]:
+            return True
+        if self.skip is SkipTo.NEXT or not behind(own, first):
+            return False
+        if self.skip is SkipTo.PAST_LAST:
+            last = m.entries[-1]
+            return first[2] == last[2] or behind(first, last)
+        targets = self._targets(m)
+        return bool(targets) and all(behind(first, t) for t in targets)
+
+    def _targets(self, c: Possible) -> list[Entry]:
+        return [] if self.target is None else constituents((c.candidate[self.target],))
+
+
+def _may_be_one(a: Entry, b: Entry) -> bool:
+    """Whether two last constituents may have been completed by one event."""
+    if a[2] == b[2]:
+        return True
+    if not (a[3].parts or b[3].parts):
+        return False
+    return not set(leaves(a[3])).isdisjoint(leaves(b[3]))
+
+
+def _from_the_last(c: Possible) -> list[Any]:
+    return sorted(map(place_of, c.entries), reverse=True)

@@ -1,0 +1,496 @@
+"""The theorem: what is made of events with uncertain times, against every world that they allow.
+
+Random events, random ways of telling a detector; expressions of every operator, each in every
+context, and sequences with every selection and skip, too. A failure prints what was fed and a world
+that shows it; the same happens again with the printed ``ACTIVEDB_TEST_SEED``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from random import Random
+from typing import Any
+
+import pytest
+
+from activedb.columnar import EventColumns
+from activedb.errors import BadEvent, PatternError, UncertainOrder
+from activedb.events import (
+    AccuracyInterval,
+    Detector,
+    Expression,
+    LocalClock,
+    Negation,
+    Occurrence,
+    all_of,
+    aperiodic,
+    detect,
+    event,
+    every,
+    many,
+    optional,
+    periodic,
+    precedes,
+    query,
+    seq,
+    some_of,
+)
+from activedb.events import Sequence as Seq
+from activedb.events.terms import part
+
+from .generation import CONTEXTS, Plan, random_expression
+from .judging import END_US, Case, drawn, shown
+from .measure_uncertain import EXPRESSIONS, measured
+from .telling import ARRIVALS, Outcome, Telling, arrived, numbered, tell
+from .worlds import SECOND_US, identity_of, made_within, number_of
+from .worlds import told as definition_told
+
+SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
+SEED = os.environ["ACTIVEDB_TEST_SEED"]  # drawn by tests/conftest.py if it is not given
+A, B, C, N = (event(name) for name in "ABCN")
+
+OPERATORS: dict[str, Expression] = {
+    "sequence": seq(A, B),
+    "sequence of three": seq(A, B, C),
+    "negation inside": seq(A, ~N, B),
+    "negation at the start": seq(~N, A, B).within(4),
+    "negation at the end": seq(A, ~N).within(3),
+    "negation after two": seq(A, B, ~N).within(4),
+    "window": seq(A, B).within(3),
+    "gap": seq(A, B, C).gap(2),
+    "gap and window": seq(A, B, C).gap(2).within(3),
+    "same": seq(A, B).same("w"),
+    "same with a negation": seq(A, ~N, B).same("w").within(4),
+    "predicate": seq(A, B, C).where(part("A").x <= part("C").x),
+    "all": all_of(A, B),
+    "all in a window": all_of(A, B).within(3),
+    "all the same": all_of(A, B).same("w"),
+    "some": some_of(2, A, B, C),
+    "many": seq(A, many(B), C).within(6),
+    "many at the end": seq(A, many(B)).within(4),
+    "two of many": seq(A, many(B, 2, 2)).within(6),
+    "optional": seq(A, optional(B), C).within(5),
+    "or": seq(A | C, B),
+    "or of composites": seq(A, B) | all_of(A, C),
+    "sequence in a sequence": seq(seq(A, B), C),
+    "sequence in a sequence, later": seq(C, seq(A, B)),
+    "sequence in a conjunction": all_of(seq(A, B), C),
+    "conjunction in a sequence": seq(all_of(A, B), C).within(5),
+    "query": query("Q", seq(A, B)),
+    "query in a sequence": seq(query("Q", seq(A, B)), C),
+    "after": A.after(2) | B,
+    "after in a sequence": seq(A.after(2), B),
+    "aperiodic": aperiodic(A, B, C),
+    "all aperiodic": aperiodic(A, B, C, collected=True).within(6),
+    "timed out": seq(A, B).within(3).timed_out(),
+    "timed out after two": seq(A, B, C).within(4).timed_out(),
+    "timed out in a sequence": seq(seq(A, B).within(2).timed_out(), C),
+    "negation at the end in a sequence": seq(seq(A, ~N).within(2), B),
+    "clock": seq(A, every(3, alias="T"), B),
+    "periodic": periodic(A, 2, B),
+    "all periodic": periodic(A, 2, B, collected=True),
+}
+# Of what is compared with many times there are many worlds of few events.
+FEW = ("clock", "periodic", "all periodic")
+
+
+def _variants() -> Iterator[tuple[str, str, Expression]]:
+    for name, expression in OPERATORS.items():
+        yield name, "as it is", expression
+        for context in CONTEXTS:
+            chosen = expression.context(context)
+            if chosen != expression:
+                yield name, context, chosen
+        if isinstance(expression, Seq):
+            for selection in ("next", "strict"):
+                try:
+                    selected = expression.selecting(selection)
+                    selected.check()
+                except PatternError:
+                    continue
+                yield name, selection, selected
+            last = expression.names[-1]
+            for skip in (("to_next",), ("past_last",), ("to_first", last), ("to_last", last)):
+                yield name, " ".join(skip), expression.skipping(*skip)
+
+
+VARIANTS: dict[str, dict[str, Expression]] = {}
+for _operator, _name, _expression in _variants():
+    VARIANTS.setdefault(_operator, {})[_name] = _expression
+
+
+def random_events(
+    expression: Expression, random: Random, *, widths: Sequence[int], few: bool = False
+) -> list[Occurrence]:
+    """Events that the expression listens to, in the order of their arrival.
+
+    Mostly one for each part, in the order of the parts, so that something comes of them.
+    """
+    names = [name for _, name in sorted(expression.keys)]
+    wanted = _skeleton(expression)
+    more = random.choice([0, 1] if few else [0, 1, 1, 2, 3])
+    drawn_names = [*wanted, *random.choices(names, k=more)][: 3 if few else 6]
+    if random.random() < 0.3:
+        random.shuffle(drawn_names)
+    span = random.choice([3, 5, 8])
+    lows = [random.randint(0, span) for _ in drawn_names]
+    if random.random() < 0.7:
+        lows = sorted(lows)
+    clock = LocalClock("started at noon")
+    has_clocks = random.random() < 0.25
+    found = []
+    for name, low in zip(drawn_names, lows, strict=True):
+        high = low + random.choice(widths)
+        ends_us = low * SECOND_US, high * SECOND_US
+        reading_us = random.choice([*ends_us, sum(ends_us) // 2])
+        more_of: dict[str, Any] = {}
+        if has_clocks and random.random() < 0.6:
+            local_us = reading_us + random.randint(0, 9)
+            more_of = {"node": "n", "local_us": local_us, "local_clock": clock}
+        stamp = AccuracyInterval(reading_us, *ends_us, **more_of)
+        params = {"w": random.choice([0, 0, 1]), "x": random.randint(0, 1)}
+        found.append(Occurrence(name, stamp, params))
+    return arrived(found, random.choice(ARRIVALS), random)
+
+
+def _skeleton(expression: Expression) -> list[str]:
+    """The names of the events that its positive parts take, in their order."""
+    if isinstance(expression, Negation):
+        return []
+    if not expression.children:
+        return [name for kind, name in expression.keys if kind == "event"]
+    return [name for child in expression.children for name in _skeleton(child)]
+
+
+def cases(operator: str, what: str, count: int) -> Iterator[tuple[Case, Random]]:
+    """So many cases of each variant of an operator."""
+    few = operator in FEW
+    widths = (0, 1, 1, 2) if few else (0, 0, 1, 2, 3)
+    for name, expression in VARIANTS[operator].items():
+        random = Random(f"{SEED} {what} {operator} {name}")
+
+        def events(expression: Expression = expression, random: Random = random) -> Any:
+            return random_events(expression, random, widths=widths, few=few)
+
+        for _ in range(count * SCALE):
+            yield drawn(expression, events, random), random
+
+
+def telling(random: Random) -> Telling:
+    """A way of telling; mostly the plain one."""
+    if random.random() < 0.5:
+        return Telling()
+    return Telling(
+        withdrawn=random.choice([0, 0.3]),
+        cut=random.choice([0, 0.3]),
+        trimmed=random.choice([0, 0.5]),
+        is_sharing=random.random() < 0.3,
+    )
+
+
+def check(case: Case, *complaints: str | None) -> None:
+    for complaint in complaints:
+        if complaint is not None:
+            pytest.fail(f"{case}: {complaint} (ACTIVEDB_TEST_SEED={SEED})", pytrace=False)
+
+
+@pytest.mark.parametrize("operator", VARIANTS)
+def test_certain_and_raise_make_what_every_world_makes(operator: str) -> None:
+    for case, random in cases(operator, "certain", 4):
+        way, seed = telling(random), random.random()
+        certain = told(case, "certain", way, seed)
+        raised = told(case, "raise", way, seed)
+        check(
+            case,
+            case.uncertain(certain.made),
+            case.missed(certain.made),
+            case.untold(certain),
+            differ("raise", raised.made, certain.made),
+            differ("raise, left open", Counter(raised.candidates), Counter(certain.candidates)),
+        )
+
+
+@pytest.mark.parametrize("operator", VARIANTS)
+def test_possible_makes_what_some_world_makes(operator: str) -> None:
+    for case, random in cases(operator, "possible", 3):
+        possible = told(case, "possible", telling(random), random.random())
+        check(case, case.impossible(possible.made), case.missed(possible.made))
+
+
+def told(case: Case, policy: Any, way: Telling, seed: float) -> Outcome:
+    return tell(case.expression, case.events, policy, END_US, way, Random(seed))
+
+
+def differ(what: str, found: Counter[Any], expected: Counter[Any]) -> str | None:
+    if found == expected:
+        return None
+    return f"{what}: {shown(found)}; expected {shown(expected)}"
+
+
+@pytest.mark.parametrize("operator", VARIANTS)
+def test_detect_makes_what_every_or_some_world_makes(operator: str) -> None:
+    for case, _ in cases(operator, "detect", 2):
+        certain, possible = (detected(case, policy) for policy in ("certain", "possible"))
+        try:
+            raised = detected(case, "raise")
+        except UncertainOrder:
+            raised = certain
+        check(
+            case,
+            case.uncertain(certain, any_order=True),
+            case.missed(certain),
+            case.impossible(possible),
+            differ("raise", raised, certain),
+        )
+
+
+def detected(case: Case, policy: Any) -> Counter[Any]:
+    until = END_US // SECOND_US
+    found = detect(case.expression, case.events, on_uncertain=policy, until=until)
+    return Counter(identity_of(match.parts or {match.name: match}) for match in found)
+
+
+@pytest.mark.parametrize("operator", VARIANTS)
+def test_events_with_one_world_make_what_that_makes(operator: str) -> None:
+    for name, expression in VARIANTS[operator].items():
+        # Completeness: nothing in the expression is compared with moments inside the intervals.
+        random = Random(f"{SEED} one {operator} {name}")
+
+        def events(expression: Expression = expression, random: Random = random) -> Any:
+            return apart(random_events(expression, random, widths=(0,), few=True), random)
+
+        for _ in range(SCALE):
+            case = drawn(
+                expression, events, random, says=lambda case: case.possible and not case.worlds[1:]
+            )
+            for policy in ("certain", "raise", "possible", "reading"):
+                outcome = told(case, policy, telling(random), random.random())
+                check(case, differ(policy, outcome.made, case.made[0]))
+                assert not outcome.undecided, case
+
+
+def apart(events: list[Occurrence], random: Random) -> list[Occurrence]:
+    """The events without local clocks, most with intervals that reach over no whole second."""
+    found = []
+    for o in events:
+        low_us = high_us = o.low_us
+        if random.random() < 0.7:
+            low_us += 100_000
+            high_us = low_us + random.choice([10_000, 50_000])
+        stamp = AccuracyInterval(random.choice([low_us, high_us]), low_us, high_us)
+        found.append(Occurrence(o.name, stamp, o.params))
+    return arrived(found, random.choice(ARRIVALS), random)
+
+
+@pytest.mark.parametrize("operator", ["same", "same with a negation", "all the same"])
+def test_key_of_which_all_is_known_misses_nothing(operator: str) -> None:
+    random = Random(f"{SEED} keys {operator}")
+    for expression in VARIANTS[operator].values():
+
+        def events(expression: Expression = expression) -> Any:
+            known = apart(random_events(expression, random, widths=(0,), few=True), random)
+            other = random_events(expression, random, widths=(1, 3), few=True)
+            both = [with_key(o, key) for key, each in enumerate((known, other)) for o in each]
+            return arrived(both, random.choice(ARRIVALS), random)
+
+        for _ in range(SCALE):
+            # The worlds of both keys are many: those of one are asked, as it is apart.
+            fed: list[Occurrence] = []
+
+            def of_one_key(fed: list[Occurrence] = fed, events: Any = events) -> Any:
+                fed[:] = events()
+                own = [o for o in fed if o.params["w"] == 0]
+                return [numbered(o, n) for n, o in enumerate(own)]
+
+            case = drawn(
+                expression, of_one_key, random, says=lambda c: c.possible and not c.worlds[1:]
+            )
+            for policy in ("certain", "raise", "possible"):
+                own = [number_of(o) for o in fed if o.params["w"] == 0]
+                names = {n: place for place, n in enumerate(own)}
+                outcome = tell(expression, fed, policy, END_US, telling(random), random)
+                made = Counter(
+                    {
+                        renamed: count
+                        for identity, count in outcome.made.items()
+                        if (renamed := with_numbers(identity, names)) is not None
+                    }
+                )
+                check(Case(expression, fed, []), differ(policy, made, case.made[0]))
+
+
+def with_key(o: Occurrence, key: int) -> Occurrence:
+    return Occurrence(o.name, o.timestamp, {**o.params, "w": key})
+
+
+def with_numbers(identity: Any, names: dict[int, int]) -> Any:
+    """The match with other numbers for its events; None if it is of others."""
+    found = [(name, frozenset(names.get(n, -1) for n in bound)) for name, bound in identity]
+    return None if any(-1 in bound for _, bound in found) else frozenset(found)
+
+
+class Oracle:
+    """Knows one of the worlds of a case, and says what is made in it."""
+
+    def __init__(self, case: Case, random: Random):
+        self.times = random.choice(case.worlds)
+        reference, _ = definition_told(case.expression, case.events, self.times, END_US)
+        self._inside = made_within(reference)
+        self.case = case
+        self.made = case.made[case.worlds.index(self.times)]
+
+    def __call__(self, open_choice: Any) -> list[Any]:
+        """Those of the candidates that are made; of an error, or of what is undecided."""
+        return [each for each in open_choice.candidates if identity_of(each) in self._inside]
+
+    def check(self, made: Counter[Any]) -> None:
+        world = [us / SECOND_US for us in self.times]
+        wrong = made - self.made
+        if wrong:
+            check(self.case, f"made {shown(wrong)}, told the truth of the world {world}")
+
+
+@pytest.mark.parametrize("operator", VARIANTS)
+def test_callback_that_knows_the_world_makes_what_that_makes(operator: str) -> None:
+    for case, random in cases(operator, "callback", 2):
+        oracle = Oracle(case, random)
+        outcome = told(case, oracle, telling(random), random.random())
+        oracle.check(outcome.made)
+
+
+@pytest.mark.parametrize("operator", VARIANTS)
+def test_callback_that_chooses_nothing_makes_nothing_of_what_it_was_asked(operator: str) -> None:
+    for case, random in cases(operator, "nothing", 1):
+        asked: set[Any] = set()
+
+        def choose(error: UncertainOrder, asked: set[Any] = asked) -> tuple[()]:
+            asked.update(identity_of(parts) for parts in error.candidates)
+            return ()
+
+        made = told(case, choose, telling(random), random.random()).made
+        both = [identity for identity in made if identity in asked]
+        check(case, f"made {shown(both)}, which was not chosen" if both else None)
+
+
+@pytest.mark.parametrize("operator", VARIANTS)
+def test_choices_that_are_decided_later_make_what_the_world_makes(operator: str) -> None:
+    for case, random in cases(operator, "resolve", 2):
+        oracle = Oracle(case, random)
+        outcome = tell(
+            case.expression, case.events, "certain", END_US, Telling(), random, resolve=oracle
+        )
+        oracle.check(outcome.made)
+
+
+PLAN = Plan(
+    ending=True,
+    nested=True,
+    conjunctions=True,
+    contexts=("unrestricted", *CONTEXTS),
+    selections=("any", "any", "next", "strict"),
+    skips=("none", "none", "to_next", "past_last", "to_first", "to_last"),
+)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_expressions_make_what_the_worlds_make(seed: int) -> None:
+    random = Random(f"{SEED} random {seed}")
+    for _ in range(4 * SCALE):
+        expression = random_expression(random, PLAN)
+
+        def events(expression: Expression = expression) -> Any:
+            return random_events(expression, random, widths=(0, 0, 1, 2))
+
+        try:
+            case = drawn(expression, events, random, tries=20)
+        except LookupError:
+            continue  # hardly anything comes of such an expression
+        way, seeded = telling(random), random.random()
+        certain, raised, possible = (
+            told(case, policy, way, seeded) for policy in ("certain", "raise", "possible")
+        )
+        check(
+            case,
+            case.uncertain(certain.made),
+            case.missed(certain.made),
+            case.untold(certain),
+            differ("raise", raised.made, certain.made),
+            case.impossible(possible.made),
+            case.missed(possible.made),
+        )
+
+
+# -- two events that are ordered ---------------------------------------------------------------
+
+
+def stamped(name: str, low: int, high: int, local: int, **params: Any) -> Occurrence:
+    clock = LocalClock("started at noon")
+    stamp = AccuracyInterval(
+        low * SECOND_US,
+        low * SECOND_US,
+        high * SECOND_US,
+        node="n",
+        local_us=local,
+        local_clock=clock,
+    )
+    return Occurrence(name, stamp, params)
+
+
+@pytest.mark.parametrize("policy", ["certain", "raise", "possible"])
+def test_events_that_one_precedes_the_other_are_a_sequence(policy: str) -> None:
+    random = Random(f"{SEED} precedes {policy}")
+    for _ in range(200 * SCALE):
+        a, b = (
+            stamped(name, low, low + random.choice([0, 0, 1, 3]), random.randint(0, 5), n=n)
+            for n, name in enumerate("AB")
+            for low in [random.randint(0, 2)]
+        )
+        detector = Detector(seq(A, B), on_uncertain=policy)
+        found = detector.feed(a, None, [b])
+        try:
+            found += detector.feed(b)
+        except UncertainOrder:
+            assert policy == "raise"
+        expected = precedes(a, b) and not precedes(b, a)
+        assert not expected or len(found) == 1, (a, b)
+
+
+@pytest.mark.parametrize("policy", ["certain", "raise", "possible"])
+def test_local_clock_orders_events_of_one_moment(policy: str) -> None:
+    locals_us = {"A": 1, "B": 5, "C": 9}
+
+    def made(expression: Expression, names: str) -> int:
+        events = [stamped(name, 1, 1, locals_us[name], n=n) for n, name in enumerate(names)]
+        return tell(expression, events, policy, END_US).made.total()
+
+    assert made(seq(A, B), "AB") == 1
+    assert made(seq(B, A), "AB") == 0
+    assert made(seq(seq(A, B), C), "ABC") == 1
+    assert made(seq(A, ~B, C), "ABC") == 0
+    assert made(seq(A, ~B, C), "AC") == 1
+    assert made(seq(A, C).selecting("strict"), "AC") == 1
+    assert made(seq(A | B, C).context("chronicle"), "ABC") == 1
+
+
+# -- columns ------------------------------------------------------------------------------------
+
+
+def test_columns_refuse_intervals() -> None:
+    exact = Occurrence("A", AccuracyInterval(1, 1, 1), {})
+    wide = Occurrence("B", AccuracyInterval(2, 1, 3), {})
+    assert len(EventColumns.of_occurrences([exact])) == 1
+    with pytest.raises(BadEvent, match="no exact time"):
+        EventColumns.of_occurrences([exact, wide])
+
+
+# -- streams -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", EXPRESSIONS)
+def test_streams_of_three_producers_make_nothing_that_was_not(name: str) -> None:
+    counts = measured(EXPRESSIONS[name], 3 * SCALE, f"{SEED} {name}")
+    table = {way: str(count) for way, count in counts.items()}
+    for way in ("certain", "raise", "detect certain"):
+        assert counts[way].wrong == 0, f"{name}, wrong/made: {table} (ACTIVEDB_TEST_SEED={SEED})"
