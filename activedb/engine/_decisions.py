@@ -43,6 +43,7 @@ from activedb.events import (
     Rivals,
     Undecided,
     decode_undecided,
+    encode,
     encode_undecided,
     same_candidate,
 )
@@ -111,6 +112,31 @@ class Decision:
     def is_open(self) -> bool:
         """Whether nobody has decided yet."""
         return self.status == "open"
+
+    def texts(self) -> list[str]:
+        """Each candidate in words."""
+        return [
+            ", ".join(f"{name}: {_text(part)}" for name, part in candidate.items())
+            for candidate in self.candidates
+        ]
+
+    def record(self) -> dict[str, Any]:
+        """A JSON-able dict of it."""
+        return {
+            "id": self.id,
+            "rule": self.rule,
+            "stream": self.stream,
+            "us": self.us,
+            "status": self.status,
+            "chosen": None if self.chosen is None else list(self.chosen),
+            "by": self.by,
+            "decided_at": _iso(self.decided_at),
+            "recorded_at": _iso(self.recorded_at),
+            "candidates": [_encoded(each) for each in self.candidates],
+            "certain": [_encoded(each) for each in self.certain],
+            "why": [str(each) for each in self.rivals],
+            "completed_by": None if self.completed_by is None else encode(self.completed_by),
+        }
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Decision:
@@ -395,6 +421,24 @@ class Decisions:
         stream = self._lines.stream_of(subscription) or ""
         told = "\0".join([subscription.rule.name, stream, identity])
         return hashlib.blake2b(told.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def _text(part: Any) -> str:
+    return ", ".join(map(str, part)) if isinstance(part, tuple) else str(part)
+
+
+def _iso(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat()
+
+
+def _encoded(candidate: Mapping[str, Any]) -> dict[str, Any]:
+    """A match for JSON; one that could not be written is a text already."""
+    return {
+        name: [encode(o) for o in part]
+        if isinstance(part, tuple)
+        else (encode(part) if isinstance(part, Occurrence) else part)
+        for name, part in candidate.items()
+    }
 
 
 def _undecided_of(row: Mapping[str, Any]) -> Undecided:
