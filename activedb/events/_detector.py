@@ -40,6 +40,11 @@ from activedb.events.detection._uncertain import Policy, is_exact
 __all__ = ["Detector", "Network"]
 
 
+_OPEN_MAX = 10_000
+"""How many choices are left open at most: then the oldest is forgotten, and counted."""
+_DECIDED_MAX = 1_000
+
+
 class _Choice:
     """What is open, and the occurrences that are made if its candidates are."""
 
@@ -120,6 +125,8 @@ class Detector:
         Whether predicates read the shared store, so that `feed` and `advance` need a reader.
     dropped : int
         How many occurrences were forgotten because there were too many.
+    forgotten : int
+        How many open choices were, likewise.
     """
 
     def __init__(
@@ -177,6 +184,8 @@ class Detector:
         self._trimmed_us: int | None = None
         self._open: dict[str, _Choice] = {}
         self._handed_out: set[str] = set()
+        self._seen = 0  # of what nodes have decided, how much was looked at
+        self.forgotten = 0
         # What is to be dropped first: a heap, from when the bound is reached for the first time.
         self._oldest: list[tuple[int, str, int, int, Entry, Node]] = []
 
@@ -285,7 +294,8 @@ class Detector:
         if contemporaries or not is_exact(o):
             if not shared.is_inexact:
                 self._become_inexact()
-            shared.reach_us = max(shared.reach_us, o.us - o.low_us, o.high_us - o.us)
+            shared.late_us = max(shared.late_us, o.high_us - o.us)
+            shared.reach_us = max(shared.reach_us, shared.late_us, o.us - o.low_us)
         elif o.stamp is not None:
             shared.keeps_ends = True  # whose clock stamps intervals, too
         accepted = o.key in self._root.keys
@@ -328,7 +338,7 @@ class Detector:
     def _do(self, record: _Record, reader: Reader, *, refuses: bool = True) -> list[Entry]:
         try:
             made = self._steps(record, reader)
-            if self._shared.is_inexact or self._open:
+            if self._shared.is_inexact or record.chosen is not None:
                 made = self._judge(made, record, reader)
             if self._partials_max is not None:
                 self._bound(record.journal, refuses=refuses)
@@ -381,9 +391,12 @@ class Detector:
     def undecided(self) -> tuple[Undecided, ...]:
         """The choices that are open: what may have been made, and is not certain.
 
-        One disappears when nothing of it is open any more: it was resolved, what was made since
-        excludes it or has made it certain, or it was trimmed.
+        One disappears when nothing of it is open any more: it was resolved, or what was made since
+        excludes it or has made it certain. Age alone does not end it; but of more than 10,000 the
+        oldest is forgotten (counted in `forgotten`).
         """
+        if not self._open:
+            return ()
         return tuple([choice.undecided for choice in self._open.values()])
 
     def take_undecided(self) -> list[Undecided]:
@@ -503,27 +516,38 @@ class Detector:
         shared = self._shared
         made = [entry for entry in found if entry[2] not in shared.doubtful]
         opened = [entry for entry in found if entry[2] in shared.doubtful]
-        made += self._decided(record.journal)
+        if shared.decided != self._seen:
+            made += self._decided(record.journal)
         if opened:
             choice = self._choice(opened, made, record)
             identity = choice.undecided.identity
             assign(self._open, identity, choice, record.journal)
             record.opened.append(identity)
+            if len(self._open) > _OPEN_MAX:
+                delete(self._open, next(iter(self._open)), record.journal)
+                self.forgotten += 1
             call = shared.policy.call
             if call is not None:
                 error = self._error([choice.undecided], made, record)
                 chosen = list(call(error))
-                numbers = {self._number_of(choice.undecided, each) for each in chosen}
+                sure = error.certain
+                numbers = {
+                    self._number_of(choice.undecided, each)
+                    for each in chosen
+                    if not any(each is other for other in sure)
+                }
                 order = {entry[2]: place for place, entry in enumerate(found)}
                 made += self._choose(identity, tuple(sorted(numbers)), record, reader)
                 made = [entry for entry in made if entry[2] not in shared.doubtful]
-                made += self._decided(record.journal)
+                if shared.decided != self._seen:
+                    made += self._decided(record.journal)
                 made.sort(key=lambda entry: order.get(entry[2], len(order)))
         return made
 
     def _decided(self, journal: Journal) -> list[Entry]:
         """Return what was open and is certain now; forget the choices of which nothing is open."""
         doubtful, gone = self._shared.doubtful, self._shared.gone
+        self._seen = self._shared.decided
         made: list[Entry] = []
         for identity, choice in list(self._open.items()):
             left = tuple([each for each in choice.entries if each[0] in doubtful])
@@ -654,21 +678,35 @@ class Detector:
         shared = self._shared
         if shared.is_inexact:
             shared.awaited = [o for o in shared.awaited if o.high_us >= before_us]
-            if self._open and self.horizon_us is not None:
-                expired_us = until_us - 2 * shared.reach_us
-                for identity in [i for i, c in self._open.items() if c.undecided.us < expired_us]:
-                    del self._open[identity]
             if not self._has_inexact():
                 shared.is_inexact = False
-                shared.reach_us = 0
-                shared.doubtful.clear()
-                shared.gone.clear()
-                shared.follows.clear()
+                shared.reach_us = shared.late_us = 0
+                journal: Journal = log[-1].journal if log else []
+                for node in self._nodes:
+                    node.become_exact(journal)
+            self._forget_decided()
+
+    def _forget_decided(self) -> None:
+        """Forget what is known of occurrences that nothing refers to any more."""
+        shared = self._shared
+        if shared.is_inexact and len(shared.doubtful) + len(shared.gone) < _DECIDED_MAX:
+            return
+        kept = {arrival for choice in self._open.values() for arrival, _ in choice.entries}
+        if shared.is_inexact:
+            kept.update(entry[2] for node in self._nodes for entry in node.kept())
+            kept.update(entry[2] for node in self._nodes for entry in node.open_entries())
+        shared.doubtful = {a: why for a, why in shared.doubtful.items() if a in kept}
+        shared.gone &= kept
+        shared.follows = {
+            arrival: others
+            for arrival, others in shared.follows.items()
+            if arrival in kept or not kept.isdisjoint(others)
+        }
 
     def _has_inexact(self) -> bool:
         """Whether the order of anything that is kept, or may be fed once more, is not known."""
         return (
-            bool(self._open or self._shared.awaited)
+            bool(self._shared.awaited)
             or any(node.is_doubtful for node in self._nodes)
             or any(
                 record.contemporaries or (record.o is not None and not is_exact(record.o))
@@ -786,7 +824,7 @@ class Detector:
             "gone": sorted(self._shared.gone),
             "follows": sorted([key, value] for key, value in self._shared.follows.items()),
             "awaited": [writer.occurrence(o) for o in self._shared.awaited],
-            "reach_us": self._shared.reach_us,
+            "reach_us": [self._shared.reach_us, self._shared.late_us],
             "latest_us": self._shared.latest_us,
             "occurrences": writer.occurrences,
         }
@@ -839,7 +877,7 @@ class Detector:
         shared.gone.update(state.get("gone", ()))
         shared.follows.update(dict(state.get("follows", ())))
         shared.awaited = [reader.occurrences[number] for number in state.get("awaited", ())]
-        shared.reach_us = state.get("reach_us", 0)
+        shared.reach_us, shared.late_us = state.get("reach_us", (0, 0))
         shared.latest_us = state.get("latest_us", shared.latest_us)
         if self._open or shared.doubtful or shared.awaited:
             shared.is_inexact = True

@@ -240,7 +240,7 @@ class Backtracking:
         )
 
     def _negated(self, path: Path, *, is_closed: bool) -> list[Doubt] | None:
-        """On which orders it depends that nothing forbidden lies where it must not; None: it does."""
+        """On what it depends that nothing forbidden lies where it must not; None: it does."""
         chain = [entry[3] for _, entry in path]
         found: list[Doubt] = []
         for x, gaps, is_reached in self._gaps(path, is_closed=is_closed):

@@ -102,7 +102,7 @@ class Chooser:
             if found:
                 made.append(cumulated(found))
         consumed = [entry for c in made for entry in constituents(c)] if self.uses_up else []
-        return made, consumed, [span for candidate in made for span in self._span(candidate)]
+        return made, consumed, [span for candidate in made for span in self.span(candidate)]
 
     def _left(
         self, candidates: Iterable[Candidate], used: Set[int], skipped: list[Span]
@@ -118,10 +118,10 @@ class Chooser:
                     for low, high, closed in skipped
                 ):
                     continue
-            skipped += self._span(candidate)
+            skipped += self.span(candidate)
             yield candidate
 
-    def _span(self, candidate: Candidate) -> list[Span]:
+    def span(self, candidate: Candidate) -> list[Span]:
         """What a match skips: from its first constituent on."""
         to = self.skip.to
         if to is SkipTo.NONE:

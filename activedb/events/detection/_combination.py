@@ -30,6 +30,7 @@ from activedb.events.detection._ledger import Ledger
 from activedb.events.detection._node import Moment, Node
 from activedb.events.detection._predicates import Predicates, Stage, attribute, merged, parts_of
 from activedb.events.detection._primitive import takes
+from activedb.events.detection._uncertain import is_exact
 
 if TYPE_CHECKING:
     from activedb.events.detection._backtracking import Waiting
@@ -218,7 +219,41 @@ class CombinationNode(Node):
 
     @property
     def is_doubtful(self) -> bool:
-        return any(group.possible or group.doubted for group in self.groups.by_key.values())
+        """Whether something that it keeps is open, or excludes what cannot be told yet."""
+        return any(
+            group.doubted
+            or any(
+                not (each.is_made and all(is_exact(entry[3]) for entry in each.entries))
+                for each in group.possible
+            )
+            for group in self.groups.by_key.values()
+        )
+
+    def open_entries(self) -> Iterator[Entry]:
+        for key in self.opened:
+            group = self.groups.by_key.get(key)
+            for each in () if group is None else group.possible:
+                if each.entry is not None and not each.is_made:
+                    yield each.entry
+
+    def become_exact(self, journal: Journal) -> None:
+        """Keep what was made as it is kept where the order of all events is known."""
+        for key in self.opened:
+            group = self.groups.by_key.get(key)
+            if group is None or not group.possible:
+                continue
+            journal.append((setattr, (group, "possible", group.possible)))
+            spans = [s for each in group.possible for s in self.chooser.span(each.candidate)]
+            if spans:
+                journal.append((setattr, (group, "spans", group.spans)))
+                group.spans = [*group.spans, *spans]
+            group.possible = ()
+            if not self.needs_used:
+                for entry in group.kept().values():
+                    if entry[2] in group.used:
+                        self.take_up(group, entry, journal)
+                self.settle(group, journal)
+        self.opened.clear()
 
     @property
     def is_vague(self) -> bool:
@@ -258,7 +293,7 @@ class CombinationNode(Node):
 
     def trim(self, before_us: int) -> None:
         if self.horizon_us is not None:
-            self.groups.forget(before_us - self.horizon_us - self.shared.reach_us)
+            self.groups.forget(before_us - self.horizon_us - self.shared.late_us)
 
     # -- what is possible --------------------------------------------------------------------
 
@@ -317,10 +352,10 @@ class CombinationNode(Node):
         policy = self.shared.policy
         if policy.doubts:
             found = list(found)
-            if found and (self._negates_clock or (self.needs_used and self.sources)):
-                if self.is_blind():
-                    for each in found:
-                        each.is_certain = False
+            is_kept = self._negates_clock or (self.needs_used and self.sources)
+            if found and is_kept and self.is_blind():
+                for each in found:
+                    each.is_certain = False
             new = self.ledger.settle(group, found, unfed, moment)
             if group.possible:
                 self.opened[group.key] = None
@@ -421,8 +456,11 @@ class CombinationNode(Node):
         neighbours, everywhere.
         """
         add(group.own_used(), entry[2], journal)
-        if self.needs_used or self.shared.is_inexact:
-            return
+        if not self.needs_used and not self.shared.is_inexact:
+            self.take_up(group, entry, journal)
+
+    def take_up(self, group: Group, entry: Entry, journal: Journal) -> None:
+        """Take an entry that is used up from where it can be a constituent."""
         held: list[tuple[int, Entry]] = []
         for number, entries in enumerate(group.taken):
             place = bisect_left(entries, entry[:3])

@@ -195,9 +195,7 @@ class Ledger:
         """Return all that one step makes one match of, if it does so in every order."""
         exclusion = self.exclusion
         for c in pending:
-            if len(c.ends) > 1:
-                continue
-            step = [r for r in pending if exclusion.is_one_step(r, c)]
+            step = [r for r in pending if r is c or exclusion.is_one_step(r, c)]
             others = [r for r in pending if not any(r is each for each in step)]
             if all(
                 self._is_free(each)

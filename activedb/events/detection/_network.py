@@ -251,7 +251,7 @@ class SharedNode(Node):
             own = self.hub.node.shared
             own.keeps_ends, own.is_inexact = True, self.shared.is_inexact
             own.policy = self.shared.policy  # the hub may have been another's
-            own.awaited, own.reach_us = self.shared.awaited, self.shared.reach_us
+            own.awaited, own.late_us = self.shared.awaited, self.shared.late_us
             before = self.hub.node.partials
             made_alone = self.hub.node.evaluate(moment)
             self.has_kept(self.hub.node.partials - before)

@@ -58,8 +58,8 @@ class Shared:
         Events that are yet to be fed, and may lie before some that was fed.
     latest_us : int
         The latest upper end of what was fed.
-    reach_us : int
-        How far from its reading an event may lie at most.
+    reach_us, late_us : int
+        How far from its reading an event may lie at most; and how much later.
     """
 
     __slots__ = (
@@ -72,6 +72,7 @@ class Shared:
         "gone",
         "is_inexact",
         "keeps_ends",
+        "late_us",
         "latest_us",
         "policy",
         "reach_us",
@@ -91,6 +92,7 @@ class Shared:
         self.follows: dict[int, list[int]] = {}
         self.awaited: list[Occurrence] = []
         self.reach_us = 0
+        self.late_us = 0
         self.latest_us = -(2**63)
 
     def doubt(self, arrival: int, why: Rivals, journal: Journal) -> None:
@@ -256,12 +258,19 @@ class Node(ABC):
         """What it keeps itself, each once."""
         return iter(())
 
+    def open_entries(self) -> Iterator[Entry]:
+        """What it has made that is open."""
+        return iter(())
+
     def drop(self, entry: Entry, journal: Journal) -> bool:
         """Forget one entry; tell whether it was kept."""
         return False
 
     def trim(self, before_us: int) -> None:  # noqa: B027  # most nodes keep nothing
         """Forget what no occurrence at or after `before_us` can need."""
+
+    def become_exact(self, journal: Journal) -> None:  # noqa: B027  # most nodes keep nothing
+        """Take note that the order of all that is kept is known again."""
 
     def write(self, state: StateWriter) -> Any:
         """Its own state as JSON; None if it has none."""
