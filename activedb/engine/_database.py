@@ -279,7 +279,10 @@ class Database:
             (``db.rules[name].dropped`` counts them), or the event is refused with
             `PartialsExceeded`.
         on_uncertain : {"raise", "certain", "possible", "reading"} or callable
-            What to make of events whose timestamps do not tell their order.
+            What to make of events whose timestamps do not tell their order: what is certain, and
+            the rest is left open (`decisions`); the same with a dead letter ("raise"); all that is
+            possible; as the readings say; or what the function chooses, which gets the
+            `UncertainOrder`.
         reads, writes : list, optional
             For `analyze_rules`, and for rules without `on`: what condition and action may read
             and write; tables, mapped classes, columns or ``"table.column"``, of writes also
