@@ -96,10 +96,11 @@ def detect(
     occurrences.sort(key=lambda o: (o.high_us, o.us, o.id or ""))
     found: list[Occurrence] = []
     exact = all(is_exact(o) for o in occurrences)
-    steps = ((o, o.us, ()) for o in occurrences) if exact else _in_steps(occurrences)
+    in_steps: Iterable[tuple[Occurrence, int, list[Occurrence]]]
+    in_steps = ((o, o.us, []) for o in occurrences) if exact else _in_steps(occurrences)
     if not exact:
         detector.expect_intervals()
-    for number, (o, least_us, waiting) in enumerate(steps):
+    for number, (o, least_us, waiting) in enumerate(in_steps):
         if number % _TRIM_EVERY == 0:
             detector.trim(least_us)
         found += detector.advance(least_us, reader)

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from itertools import count
+from operator import itemgetter
 from typing import Any
 
 from activedb.errors import BadEvent, PartialsExceeded, PatternError, UncertainOrder
+from activedb.events._choices import Selection
 from activedb.events._codec import decode_params, encode_params
+from activedb.events._conjunction import Conjunction
 from activedb.events._disjunction import Disjunction
 from activedb.events._expression import Expression, Reader
+from activedb.events._kleene import Kleene
 from activedb.events._occurrence import Occurrence
-from activedb.events._primitives import Primitive
+from activedb.events._primitives import Negation, Primitive
 from activedb.events._query import Query
+from activedb.events._sequence import Sequence as Sequence_
 from activedb.events._undecided import (
     Rivals,
     Undecided,
@@ -25,10 +30,11 @@ from activedb.events._undecided import (
     same_candidate,
     text_of,
 )
+from activedb.events._witnesses import witnessed
 from activedb.events.detection._build import Builder
 from activedb.events.detection._clocks import Clocks
 from activedb.events.detection._combination import CombinationNode
-from activedb.events.detection._entry import Entry
+from activedb.events.detection._entry import YET_TO_BE_FED, Entry
 from activedb.events.detection._journal import Journal, add, assign, delete, roll_back
 from activedb.events.detection._network import Network, SharedNode
 from activedb.events.detection._node import DECISION, Moment, Node, Shared
@@ -184,6 +190,18 @@ class Detector:
         self._trimmed_us: int | None = None
         self._open: dict[str, _Choice] = {}
         self._handed_out: set[str] = set()
+        self._advanced_us = -(2**62)
+        # Whether nothing that is made keeps anything else from being made.
+        self._is_free = isinstance(expression, Sequence_ | Conjunction) and (
+            not remembers(expression)
+            and not expression.readings
+            and all(isinstance(e, Primitive | Disjunction | Negation | Kleene) for e in tree[1:])
+            and not (
+                isinstance(expression, Sequence_) and expression.selection is not Selection.ANY
+            )
+            and not is_timed(expression)
+            and not self._clocks
+        )
         self._seen = 0  # of what nodes have decided, how much was looked at
         self.forgotten = 0
         # What is to be dropped first: a heap, from when the bound is reached for the first time.
@@ -285,11 +303,11 @@ class Detector:
             if not (
                 contemporaries or o.stamp is not None or o.low_us != o.high_us or shared.keeps_ends
             ):
-                made = plain.feed(o)
+                found = plain.feed(o)
                 bound = self._partials_max
                 if bound is not None and (shared.fresh or plain.groups.count > bound):
                     self._bound_plain(plain, o)
-                return made
+                return found
         shared = self._shared
         if contemporaries or not is_exact(o):
             if not shared.is_inexact:
@@ -316,6 +334,7 @@ class Detector:
         """
         if not self.is_timed:
             return []
+        self._advanced_us = max(self._advanced_us, us)
         record = _Record(None, us, [], {}, ())
         made = self._do(record, reader)
         last = self._log[-1] if self._log else None
@@ -395,13 +414,13 @@ class Detector:
         excludes it or has made it certain. Age alone does not end it; but of more than 10,000 the
         oldest is forgotten (counted in `forgotten`).
         """
-        if not self._open:
+        if not self._open or self._shared.policy.name == "possible":
             return ()
         return tuple([choice.undecided for choice in self._open.values()])
 
     def take_undecided(self) -> list[Undecided]:
         """Return the open choices that it has not returned before."""
-        if not self._open:
+        if not self._open or self._shared.policy.name == "possible":
             return []
         found = [
             choice.undecided
@@ -518,6 +537,11 @@ class Detector:
         opened = [entry for entry in found if entry[2] in shared.doubtful]
         if shared.decided != self._seen:
             made += self._decided(record.journal)
+        if opened and shared.policy.name == "possible":
+            proved = [entry for entry in opened if self._is_possible(entry[3], record)]
+            opened = [entry for entry in opened if not any(entry is each for each in proved)]
+            order = {entry[2]: place for place, entry in enumerate(found)}
+            made = sorted([*made, *proved], key=lambda entry: order.get(entry[2], len(order)))
         if opened:
             choice = self._choice(opened, made, record)
             identity = choice.undecided.identity
@@ -543,6 +567,24 @@ class Detector:
                     made += self._decided(record.journal)
                 made.sort(key=lambda entry: order.get(entry[2], len(order)))
         return made
+
+    def _is_possible(self, match: Occurrence, record: _Record) -> bool:
+        """Whether a match that may be made is made in some order for certain."""
+        if self._is_free:
+            return True
+        shared, arrivals = self._shared, dict[int, tuple[int, Occurrence]]()
+        kept = [entry for node in self._nodes for entry in node.kept()]
+        for entry in sorted(kept, key=itemgetter(2)):
+            for leaf in _leaves(entry[3]):
+                if leaf.key in self._root.keys:
+                    arrivals.setdefault(id(leaf), (entry[2], leaf))
+        if record.o is not None and record.o.key in self._root.keys:
+            arrivals.setdefault(id(record.o), (YET_TO_BE_FED, record.o))
+        events = [o for _, o in sorted(arrivals.values(), key=itemgetter(0))]
+        until_us = self._advanced_us if record.o is not None else max(record.us, self._advanced_us)
+        return witnessed(
+            match, [*events, *shared.awaited], until_us, lambda: Detector(self.expression)
+        )
 
     def _decided(self, journal: Journal) -> list[Entry]:
         """Return what was open and is certain now; forget the choices of which nothing is open."""
@@ -881,6 +923,13 @@ class Detector:
         shared.latest_us = state.get("latest_us", shared.latest_us)
         if self._open or shared.doubtful or shared.awaited:
             shared.is_inexact = True
+
+
+def _leaves(o: Occurrence) -> Iterator[Occurrence]:
+    if not o.parts:
+        yield o
+    for part in o.constituents:
+        yield from _leaves(part)
 
 
 def _parts_of(o: Occurrence) -> Mapping[str, Any]:

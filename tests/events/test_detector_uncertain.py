@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from random import Random
 from typing import Any
 
 import pytest
 
-from activedb.errors import PatternError, UncertainOrder
-from activedb.events import Detector, Expression, Occurrence, all_of, detect, event, many, seq
+from activedb.errors import BadEvent, PatternError, UncertainOrder
+from activedb.events import (
+    Detector,
+    Expression,
+    Occurrence,
+    all_of,
+    decode_undecided,
+    detect,
+    encode_undecided,
+    event,
+    many,
+    seq,
+)
 from activedb.events._accuracy import AccuracyInterval, LocalClock
 
 A, B, C, N = (event(name) for name in "ABCN")
@@ -68,19 +80,20 @@ def test_certain_and_possible_matches(
         assert run(expression, script, "possible") == possible
 
 
-def test_raise_tells_the_candidates_and_changes_nothing() -> None:
-    detector = Detector(seq(A, B))
+def test_raise_keeps_the_event_and_tells_what_is_made_and_what_is_open() -> None:
+    detector = Detector(seq(A, B), on_uncertain="raise")
     first, second, third = o("A0-10"), o("A1-2"), o("B5-15")
     detector.feed(first)
     detector.feed(second)
     with pytest.raises(UncertainOrder) as caught:
         detector.feed(third)
-    assert [list(parts.values()) for parts in caught.value.candidates] == [
-        [second, third],
-        [first, third],
-    ]
-    assert [list(parts.values()) for parts in caught.value.certain] == [[second, third]]
-    assert detector.partials == 2
+    error = caught.value
+    assert [list(parts.values()) for parts in error.candidates] == [[first, third]]
+    assert [list(parts.values()) for parts in error.certain] == [[second, third]]
+    assert [list(match.parts.values()) for match in error.made] == [[second, third]]
+    assert error.rivals[0].unordered == ((first, third),)
+    assert error.undecided == detector.undecided == tuple(detector.take_undecided())
+    assert detector.partials == 3
     assert len(detector.feed(o("B20-21"))) == 2
 
 
@@ -91,8 +104,18 @@ def test_callback_chooses_among_the_candidates() -> None:
         told.append(error)
         return error.candidates[:1]
 
-    assert run(seq(A, B), "A0-10 A1-2 B5-15", choose) == ["A1-2 B5-15"]
+    # What is certain is made whatever it answers.
+    assert run(seq(A, B), "A0-10 A1-2 B5-15", choose) == ["A1-2 B5-15", "A0-10 B5-15"]
     assert len(told) == 1
+    assert run(seq(A, B), "A0-10 A1-2 B5-15", lambda error: ()) == ["A1-2 B5-15"]
+
+
+def test_empty_answer_of_a_callback_decides() -> None:
+    detector = Detector(seq(A, B).context("chronicle"), on_uncertain=lambda error: ())
+    assert [detector.feed(o(text)) for text in ("A0-10", "B5-15")] == [[], []]
+    assert detector.undecided == ()
+    # A is free for certain now, as the answer says so.
+    assert len(detector.feed(o("B20-21"))) == 1
 
 
 def test_reading_decides_as_if_readings_were_exact() -> None:
@@ -113,7 +136,7 @@ def test_reading_decides_when_a_window_ends() -> None:
 def test_exact_end_before_an_interval_that_may_precede_it_is_never_forgotten_unnoticed() -> None:
     # A is exact, and nothing exact that is fed later can precede it: so it is not kept.
     exact, late = Occurrence("A", 5), Occurrence("C", AccuracyInterval(5, 4, 7_000_000))
-    detector = Detector(seq(C, A))
+    detector = Detector(seq(C, A), on_uncertain="raise")
     detector.feed(exact)
     assert detector.partials == 0
     with pytest.raises(UncertainOrder, match="expect_intervals"):
@@ -125,14 +148,14 @@ def test_exact_end_before_an_interval_that_may_precede_it_is_never_forgotten_unn
     detector = Detector(seq(C, A), on_uncertain="possible")
     detector.feed(exact)
     assert len(detector.feed(late)) == 1
-    detector = Detector(seq(C, A))
+    detector = Detector(seq(C, A), on_uncertain="raise")
     detector.expect_intervals()
     detector.feed(exact)
     with pytest.raises(UncertainOrder) as caught:
         detector.feed(late)
     assert len(caught.value.candidates) == 1
     with pytest.raises(UncertainOrder) as caught:
-        detect(seq(C, A), [late, exact])
+        detect(seq(C, A), [late, exact], on_uncertain="raise")
     assert len(caught.value.candidates) == 1
 
 
@@ -277,3 +300,140 @@ def test_certain_match_of_a_context_is_the_choice_of_every_order() -> None:
     assert run(seq(A, B).context("continuous"), "A0-3 A2-10 B5-15", "certain") == ["A0-3 B5-15"]
     assert run(seq(A, B).context("cumulative"), "A0-3 A2-10 B5-15", "certain") == []
     assert run(seq(A, B).context("cumulative"), "A0-3 A2-4 B5-15", "raise") == ["A0-3 A2-4 B5-15"]
+
+
+# -- open choices --------------------------------------------------------------------------------
+
+
+def figure_3() -> tuple[Detector, list[Occurrence]]:
+    """Liebig et al., figure 3: two Bs overlap, and one A is there for both."""
+    events = [o("A0-10"), o("B12-22"), o("B16-28")]
+    detector = Detector(all_of(A, B).context("chronicle"))
+    a, first, second = events
+    assert detector.feed(a) == detector.feed(first, None, [second]) == detector.feed(second) == []
+    return detector, events
+
+
+def test_figure_3_makes_nothing_and_lists_both_matches_with_their_rivals() -> None:
+    detector, (a, first, second) = figure_3()
+    one, other = detector.take_undecided()
+    assert detector.take_undecided() == []
+    assert [dict(each) for each in one.candidates] == [{"A": a, "B": first}]
+    assert [dict(each) for each in one.rivals[0].candidates] == [{"A": a, "B": second}]
+    assert [dict(each) for each in other.candidates] == [{"A": a, "B": second}]
+    assert one.event is first
+    assert other.event is second
+    assert detector.partials == 3
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_resolving_one_choice_decides_the_other_that_hung_on_it(number: int) -> None:
+    detector, (a, *bs) = figure_3()
+    chosen = detector.undecided[number]
+    [match] = detector.resolve(chosen.identity, [0])
+    assert dict(match.parts) == {"A": a, "B": bs[number]}
+    assert detector.undecided == ()
+    later = o("A30")
+    [match] = detector.feed(later)
+    assert dict(match.parts) == {"A": later, "B": bs[1 - number]}
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_excluding_one_makes_the_other_certain(number: int) -> None:
+    detector, (a, *bs) = figure_3()
+    [match] = detector.resolve(detector.undecided[number].identity, ())
+    assert dict(match.parts) == {"A": a, "B": bs[1 - number]}
+    assert detector.undecided == ()
+
+
+def test_open_choices_survive_their_state_with_their_identities() -> None:
+    detector, _ = figure_3()
+    detector.take_undecided()
+    restored = Detector(all_of(A, B).context("chronicle"))
+    restored.restore(json.loads(json.dumps(detector.state())))
+    again, _ = figure_3()
+    identities = [each.identity for each in detector.undecided]
+    assert [each.identity for each in restored.undecided] == identities
+    assert [each.identity for each in again.undecided] == identities
+    assert restored.take_undecided() == []
+    # By the content of a candidate, as one that comes from a store would be.
+    stored = decode_undecided(json.loads(json.dumps(encode_undecided(detector.undecided[0]))))
+    [match] = restored.resolve(identities[0], stored.candidates)
+    assert match.parts["B"].params["text"] == "B12-22"
+    assert restored.undecided == ()
+
+
+def test_withdrawn_event_takes_its_choice_with_it() -> None:
+    detector, (_, _, second) = figure_3()
+    detector.withdraw(second)
+    assert len(detector.undecided) == 1
+
+
+def test_resolution_outlives_the_window() -> None:
+    detector = Detector(seq(A, B).within(0.0001))
+    detector.feed(o("A0-10"))
+    detector.feed(o("B5-15"))
+    detector.trim(10**9)
+    [choice] = detector.undecided
+    assert len(detector.resolve(choice.identity, [0])) == 1
+    assert detector.undecided == ()
+
+
+def test_choice_that_is_not_open_or_excludes_itself_is_refused() -> None:
+    detector = Detector(seq(A, B).context("chronicle"))
+    for text in ("A0-4", "A1-3", "B9"):
+        detector.feed(o(text))
+    [choice] = detector.undecided
+    assert len(choice.candidates) == 2
+    for identity, chosen in (("none", [0]), (choice.identity, [2]), (choice.identity, [0, 1])):
+        with pytest.raises(BadEvent):
+            detector.resolve(identity, chosen)
+        assert detector.undecided == (choice,)
+    assert len(detector.resolve(choice.identity, [1])) == 1
+
+
+def test_two_uncertain_firsts_do_not_block_for_good_once_decided() -> None:
+    detector = Detector(seq(A, B).context("chronicle"))
+    for text in ("A0-4", "A1-3", "B9"):
+        detector.feed(o(text))
+    assert [detector.feed(o(text)) for text in ("A20", "B30")] == [[], []]
+    assert len(detector.undecided) == 2
+    assert len(detector.resolve(detector.undecided[0].identity, [0])) == 2
+    assert detector.undecided == ()
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        seq(A, B).within(0.00001),
+        all_of(A, B).within(0.00001),
+        seq(A, B, C).gap(0.00001),
+    ],
+    ids=repr,
+)
+def test_distance_of_intervals_is_an_interval(expression: Expression) -> None:
+    script = "A0-2 B9-13" if expression != seq(A, B, C).gap(0.00001) else "A0-2 B9-13 C14"
+    assert run(expression, script, "certain") == []
+    assert run(expression, script, "possible") == [script]
+    with pytest.raises(UncertainOrder) as caught:
+        run(expression, script, "raise")
+    assert len(caught.value.candidates) == 1
+
+
+def test_stamps_of_width_0_keep_their_local_clock() -> None:
+    clock = LocalClock("boot", drift_ppb=0)
+
+    def at(name: str, local_us: int) -> Occurrence:
+        stamp = AccuracyInterval(
+            10**6, 10**6, 10**6, node="n", local_us=local_us, local_clock=clock
+        )
+        return Occurrence(name, stamp)
+
+    for policy in ("certain", "raise", "possible"):
+        detector = Detector(seq(A, B), on_uncertain=policy)
+        detector.feed(at("A", 1))
+        assert len(detector.feed(at("B", 5))) == 1
+        detector = Detector(seq(A, ~N, B), on_uncertain=policy)
+        for name, local_us in (("A", 1), ("N", 5)):
+            detector.feed(at(name, local_us))
+        assert detector.feed(at("B", 9)) == []

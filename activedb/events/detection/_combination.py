@@ -413,8 +413,9 @@ class CombinationNode(Node):
         if low_us == high_us:
             return low_us + self.window_us, None
         reading_us = min(max(first.us, low_us), high_us)
-        ends = [us + self.window_us for us in (reading_us, low_us, high_us)]
-        return ends[0], AccuracyInterval(*ends)
+        reading_us += self.window_us
+        stamp = AccuracyInterval(reading_us, low_us + self.window_us, high_us + self.window_us)
+        return reading_us, stamp
 
     def parts_of(self, candidate: Candidate) -> dict[str, Any]:
         """The parts of a match of a candidate."""

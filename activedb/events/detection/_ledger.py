@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from activedb.errors import BadEvent
 from activedb.events._choices import Context
@@ -278,6 +278,7 @@ class Ledger:
         """Tell why a possible match is not certain."""
         unordered = list(c.doubts)
         rivals = self._against(c, chain(pending, unfed, made)) if self.exclusion.contends else []
+        candidates: list[Mapping[str, Any]]
         candidates = [self.node.parts_of(r.candidate) for r in rivals]
         for entry in sorted(c.entries, key=place_of):
             why = self.shared.doubtful.get(entry[2])

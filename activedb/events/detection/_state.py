@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from activedb.errors import BadEvent
 from activedb.events._codec import decode, decode_params, encode, encode_params
@@ -95,12 +95,12 @@ class StateWriter:
             "entry": None if possible.entry is None else self.entry(possible.entry),
         }
 
-    def _bound(self, bound: Bound) -> Any:
+    def _bound(self, bound: Any) -> Any:
         if bound is None:
             return None
         if bound and isinstance(bound[0], int):
-            return {"entry": self.entry(cast("Entry", bound))}
-        return {"entries": [self.entry(cast("Entry", entry)) for entry in bound]}
+            return {"entry": self.entry(bound)}
+        return {"entries": [self.entry(entry) for entry in bound]}
 
     @staticmethod
     def _name(name: str) -> Any:

@@ -153,7 +153,7 @@ class Policy:
     @property
     def doubts(self) -> bool:
         """Whether what is not certain stays open."""
-        return self.name not in ("possible", "reading")
+        return self.name != "reading"
 
     def refuse_forgotten(self, new: Iterable[Entry], ended_us: int) -> None:
         """Refuse events that may precede some that were not kept, since nothing could follow them.
