@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
+from tests.patience import TEST_S
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -44,6 +46,17 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def pytest_report_header() -> str:
     """Say with which seed the same random programs are run again, here and by child processes."""
     return f"ACTIVEDB_TEST_SEED={_SEED}"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let no test hang for ever; mix them if asked to, those of a module still together."""
+    for item in items:
+        item.add_marker(pytest.mark.timeout(TEST_S))
+    if os.environ.get("ACTIVEDB_TEST_ORDER") == "random":
+        chance = random.Random(_SEED)
+        places = {item.path: chance.random() for item in items}
+        chance.shuffle(items)
+        items.sort(key=lambda item: places[item.path])
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

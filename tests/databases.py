@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import activedb as adb
 from lockmgr import LockManager, VerifyingLockTable
 from tests import schemas
+from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 T = TypeVar("T")
-PATIENCE_S = 30.0
-"""How long a test waits for something that should happen at once, on a busy machine too."""
-LOCK_TIMEOUT_MS = 60_000
+LOCK_TIMEOUT_MS = round(2_000 * PATIENCE_S)
 """Longer than any test waits: who stalls until this is over is found out."""
 
 
@@ -40,6 +39,10 @@ class Place:
         db._forest.locks = LockManager(table)
         self._opened.append(db)
         return db
+
+    def another(self) -> contextlib.AbstractContextManager[Place]:
+        """Another place of this kind, for what has to begin with nothing."""
+        return place(None if self.is_memory else self._url)
 
     def close(self) -> None:
         """Close what was opened; a database that cannot be closed fails the test."""

@@ -11,10 +11,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.patience import PATIENCE_S
+
 __all__ = ["archive_for"]
 
 _OPTIONS = "SPARK_SUBMIT_OPTS"  # what Spark's own scripts give to the JVM of a driver
-_START_S_MAX = 120
 
 _MAKE = """
 from spark_bridge import session
@@ -46,7 +47,7 @@ def archive_for(folder: Path) -> Path:
         env=os.environ | {_OPTIONS: f"-XX:ArchiveClassesAtExit={new}"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        timeout=_START_S_MAX,
+        timeout=PATIENCE_S,
         check=False,
     )
     if new.exists():

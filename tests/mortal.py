@@ -15,10 +15,7 @@ from tests.store.server_users import postmaster, server_processes, wait_until
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["RESTART_S_MAX", "Mortal"]
-
-RESTART_S_MAX = 120
-"""How long a server may need to go or to come back, and its users to find it again."""
+__all__ = ["Mortal"]
 
 
 class Mortal:
@@ -38,7 +35,7 @@ class Mortal:
     def kill(self) -> None:
         """Kill the postmaster with SIGKILL; return when all of its processes are gone."""
         postmaster(self._uses[0].home).kill()
-        wait_until(lambda: not server_processes(self._uses[0].home), RESTART_S_MAX)
+        wait_until(lambda: not server_processes(self._uses[0].home))
 
     def start(self) -> None:
         """Start it again; it answers at the same place."""

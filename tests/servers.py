@@ -18,12 +18,12 @@ from sqlalchemy import create_engine, make_url, text
 from activedb.store._account import Account, server_account
 from activedb.store._binaries import postgres_programs
 from activedb.store.embedded import EmbeddedServer
+from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _VERSION_MIN = 15
-_START_S_MAX = 30
 
 
 @contextlib.contextmanager
@@ -122,7 +122,7 @@ def _start(account: Account, folder: Path, programs: Path, settings: tuple[str, 
         try:
             _run(
                 *(account, folder, programs / "pg_ctl", "start", "-D", "data", "-l", "server.log"),
-                *("-o", options, "-w", "-t", str(_START_S_MAX)),
+                *("-o", options, "-w", "-t", str(round(PATIENCE_S))),
             )
         except subprocess.CalledProcessError:
             if attempt == attempts - 1:
@@ -140,7 +140,7 @@ def _run(account: Account, folder: Path, program: Path, *arguments: str) -> None
         stdin=subprocess.DEVNULL,
         capture_output=True,
         check=True,
-        timeout=2 * _START_S_MAX,
+        timeout=PATIENCE_S,
         start_new_session=True,
         user=account.uid if account.switch else None,
         group=account.gid if account.switch else None,

@@ -137,4 +137,5 @@ def test_bobocep_finds_as_many_matches_as_a_detector_that_selects_next() -> None
 def test_memory_part_tells_what_a_process_of_its_own_has_taken() -> None:
     figures = Memory(500, 100)()
     assert set(figures) == {"peak_rss_mb_50", "peak_rss_mb_500"}
-    assert 10 < figures["peak_rss_mb_50"].value <= figures["peak_rss_mb_500"].value
+    few, many = (figures[f"peak_rss_mb_{events}"].value for events in (50, 500))
+    assert 10 < few < 1.1 * many  # two processes that do the same take the same but for a little

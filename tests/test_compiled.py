@@ -16,6 +16,8 @@ from zipfile import ZipFile
 
 import pytest
 
+from tests.patience import PATIENCE_S
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 PACKAGES = ("activedb", "coupling", "lockmgr", "spark_bridge")
 EXTENSION = sysconfig.get_config_var("EXT_SUFFIX")
@@ -46,7 +48,7 @@ def _run(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=600,
+        timeout=PATIENCE_S,
         check=False,
     )
 
@@ -118,7 +120,6 @@ def test_wheel_by_default_is_pure_and_has_every_module(tmp_path: Path, value: st
     assert not [name for name in names if name.endswith((".so", ".pyd"))]
 
 
-@pytest.mark.timeout(400)
 def test_wheel_compiled_has_extensions_beside_every_module(compiled_wheel: Path) -> None:
     python = f"cp{sys.version_info.major}{sys.version_info.minor}"
     assert f"-{python}-{python}" in compiled_wheel.name
@@ -131,7 +132,6 @@ def test_wheel_compiled_has_extensions_beside_every_module(compiled_wheel: Path)
     assert not _in_source_tree()
 
 
-@pytest.mark.timeout(900)
 def test_compiled_lockmgr_passes_every_test_of_lockmgr(
     compiled_wheel: Path, tmp_path: Path
 ) -> None:

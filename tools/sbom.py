@@ -69,21 +69,26 @@ def _component(each: Required) -> Component:
         purl=purl,
         bom_ref=str(purl),
         licenses=_licences(each),
-        description=each.metadata.metadata["Summary"],
+        description=_said(each, "Summary"),
     )
 
 
+def _said(each: Required, field: str) -> str | None:
+    """What a distribution says once, if it does; to ask for what is not there is deprecated."""
+    said = each.metadata.metadata.get_all(field)
+    return said[0] if said else None
+
+
 def _licences(each: Required) -> list[License]:
-    metadata = each.metadata.metadata
-    expression = metadata["License-Expression"]
+    expression = _said(each, "License-Expression")
     if expression:
         return [LicenseFactory().make_from_string(expression)]
-    said = (metadata["License"] or "").strip()
+    said = (_said(each, "License") or "").strip()
     if said and len(said) <= _LICENCE_CHARACTERS_MAX:
         return [LicenseFactory().make_with_name(said)]
     classified = [
         line.rpartition(" :: ")[2]
-        for line in metadata.get_all("Classifier") or ()
+        for line in each.metadata.metadata.get_all("Classifier") or ()
         if line.startswith("License ::")
     ]
     return [LicenseFactory().make_with_name(name) for name in classified[:1]]

@@ -41,6 +41,8 @@ class Caller:
 
     def __call__(self, *arguments: str) -> Said:
         self._monkeypatch.setattr(sys, "argv", ["activedb", *arguments])
+        # As the program is started, however these tests are: else it is "python -m pytest".
+        self._monkeypatch.setattr(sys.modules["__main__"], "__package__", None)
         self._capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
             main()

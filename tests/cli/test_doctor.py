@@ -93,7 +93,8 @@ def test_folder_that_cannot_be_looked_at_is_a_finding(
     monkeypatch.setenv("ACTIVEDB_FOLDER", str(loop))
     said = call("doctor", "--json")
     assert said.status == 1
-    assert "loop" in findings(said)["machine"]["found"]
+    problems = [each for each in findings(said).values() if each["verdict"] == "problem"]
+    assert any(str(loop) in each["found"] for each in problems)  # which looks first is Python's
     monkeypatch.setenv("ACTIVEDB_FOLDER", str(tmp_path / ("x" * 300)))
     assert findings(call("doctor", "--json", "--url", "memory://"))["disk"]["found"]
 

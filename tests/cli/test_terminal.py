@@ -13,7 +13,8 @@ import pytest
 
 from activedb.cli._report import Reporter
 from tests.cli.calling import Caller
-from tests.end_to_end.commands import ACTIVEDB, SECONDS_MAX
+from tests.end_to_end.commands import ACTIVEDB
+from tests.patience import PATIENCE_S
 
 ESCAPE = "\x1b["
 
@@ -27,7 +28,7 @@ def run(folder: Path, *arguments: str) -> str:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=SECONDS_MAX,
+        timeout=PATIENCE_S,
         check=True,
     ).stdout
 
@@ -98,7 +99,7 @@ def on_terminal(folder: Path, *arguments: str, **variables: str) -> str:
         pass
     finally:
         os.close(ours)
-    process.wait(SECONDS_MAX)
+    process.wait(PATIENCE_S)
     return said.decode()
 
 
@@ -147,4 +148,4 @@ def test_progress_is_shown_of_what_takes_long_and_of_nothing_else(
     shown = threading.Event()
     monkeypatch.setattr(reporter, "_line", lambda text: shown.set())
     with reporter.looking("looking at a lot"):
-        assert shown.wait(SECONDS_MAX)
+        assert shown.wait(PATIENCE_S)

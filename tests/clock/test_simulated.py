@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from activedb.clock import Clock, SimulatedClock
+from tests.patience import PATIENCE_S
 
 START = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
@@ -55,7 +56,7 @@ def waiting(
 
 
 def until_waiting(clock: SimulatedClock, count: int) -> None:
-    deadline_s = time.monotonic() + 60
+    deadline_s = time.monotonic() + PATIENCE_S
     while clock.waiting != count:
         assert time.monotonic() < deadline_s
         time.sleep(0)
@@ -71,12 +72,12 @@ def test_simulated_clock_advanced_to_a_moment_wakes_those_who_wait_for_it() -> N
     clock.advance(4.999_999)
     assert not soon.is_set()
     clock.advance(0.000_001)
-    threads[0].join(60)
+    threads[0].join(PATIENCE_S)
     assert soon.is_set()
     assert not late.is_set()
     until_waiting(clock, 1)
     clock.advance(4)
-    threads[1].join(60)
+    threads[1].join(PATIENCE_S)
     assert not any(thread.is_alive() for thread in threads)
     assert clock.waiting == 0
 
@@ -96,7 +97,7 @@ def test_simulated_clock_waiting_is_woken_by_others_too(moment: datetime | None)
     if moment is not None:
         until_waiting(clock, 1)
     woken.set()
-    thread.join(60)
+    thread.join(PATIENCE_S)
     assert not thread.is_alive()
     assert clock.waiting == 0
     assert clock.now() == START
@@ -109,6 +110,6 @@ def test_simulated_clock_with_one_event_waited_for_twice_forgets_each_wait_once(
     until_waiting(clock, 2)
     clock.advance(1)
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE_S)
     assert not any(thread.is_alive() for thread in threads)
     assert clock.waiting == 0

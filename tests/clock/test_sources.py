@@ -30,6 +30,7 @@ from activedb.clock import (
 )
 from activedb.clock import _kernel as kernel
 from activedb.errors import ConfigurationError
+from tests.patience import PATIENCE_S
 
 SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
 START = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -136,7 +137,7 @@ def test_kernel_clock_on_another_platform_names_the_other_sources(platform: str)
         [sys.executable, "-c", textwrap.dedent(program)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=True,
     )
     assert f"no ntp_adjtime to ask the kernel's clock on {platform}" in done.stdout

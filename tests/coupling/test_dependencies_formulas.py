@@ -17,8 +17,6 @@ from tests.coupling.world import World
 KINDS = list(DependencyKind)
 SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
 
-pytestmark = pytest.mark.timeout(180 * SCALE)
-
 
 def both_top_level(world: World) -> None:
     world.add(0)

@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
-WAIT_MS = 30_000  # for what comes with one of the next looks, on a machine that is busy
+from tests.patience import PATIENCE_S
+
+WAIT_MS = 1_000 * PATIENCE_S
 expect.set_options(timeout=WAIT_MS)
 
 REPOSITORY = Path(__file__).resolve().parents[2]

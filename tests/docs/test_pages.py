@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import DOCS, ROOT, Block, blocks
+from tests.patience import PATIENCE_S
 
 CONCEPTS = sorted(path for path in (DOCS / "concepts").glob("*.md") if path.name != "index.md")
 HOW_TO = sorted((DOCS / "how-to").glob("*.md"))
@@ -56,7 +57,7 @@ def test_pages_python_prints_what_is_shown(tmp_path: Path) -> None:
         input=json.dumps([block.text for _, block, _ in pieces]),
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=PATIENCE_S,
         check=False,
     )
     printed = [json.loads(line) for line in done.stdout.splitlines()]
@@ -77,7 +78,7 @@ def test_how_to_test_rules_passes_its_own_tests(tmp_path: Path) -> None:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout

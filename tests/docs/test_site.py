@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from tests.docs.pages import ROOT
+from tests.patience import PATIENCE_S
 
 # Whoever reads a page tells nobody: nothing is fetched from registries and networks of others.
 STRANGERS = re.compile(
@@ -63,7 +64,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.pages import DOCS, Block, blocks
+from tests.patience import PATIENCE_S
 
 BLOCKS = blocks(DOCS / "tutorial.md")
 END = "\x1e"  # between what the pieces print
@@ -30,7 +31,7 @@ def run(command: list[str], folder: Path) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=150,
+        timeout=PATIENCE_S,
         check=False,
     )
     return done.stdout

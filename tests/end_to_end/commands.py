@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.patience import PATIENCE_S
+
 ACTIVEDB = str(Path(sys.executable).with_name("activedb"))
 REPOSITORY = Path(__file__).resolve().parents[2]
-SECONDS_MAX = 150
 
 
 def activedb(
@@ -33,7 +34,7 @@ def activedb(
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=SECONDS_MAX,
+        timeout=PATIENCE_S,
         check=False,
     )
 

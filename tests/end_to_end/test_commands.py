@@ -16,11 +16,11 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import ProgrammingError
 
-from tests.end_to_end.commands import ACTIVEDB, REPOSITORY, SECONDS_MAX, activedb, figures
+from tests.end_to_end.commands import ACTIVEDB, REPOSITORY, activedb, figures
 from tests.examples.replay_trading import read_bars, replay
+from tests.patience import PATIENCE_S
 from tests.servers import fresh_database, temporary_folder
 
-pytestmark = pytest.mark.timeout(600)  # up to three runs of Spark
 TRADING = REPOSITORY / "examples" / "trading.py"
 
 JOB = """
@@ -101,7 +101,7 @@ def group_is_alive(group: int) -> bool:
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
     """Poll for a state of another process."""
-    deadline = time.monotonic() + SECONDS_MAX
+    deadline = time.monotonic() + PATIENCE_S
     pause = threading.Event()
     while not condition():
         assert time.monotonic() < deadline, f"waited too long for {what}"
@@ -251,7 +251,7 @@ def test_run_interrupted_while_following_exits_with_130_and_leaves_nothing_runni
     try:
         wait_until(lambda: bool(ledger_rows(database_url)), "the first batch to commit")
         os.killpg(following.pid, signal.SIGINT)
-        out, err = following.communicate(timeout=SECONDS_MAX)
+        out, err = following.communicate(timeout=PATIENCE_S)
     finally:
         following.kill()
     assert following.returncode == 130, err
@@ -324,7 +324,7 @@ def test_run_without_java_says_in_one_line_what_to_install(job: Path) -> None:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=SECONDS_MAX,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 2

@@ -13,7 +13,7 @@ import pytest
 
 from activedb.store._guards import guard_number
 from tests.databases import PATIENCE_S, until
-from tests.end_to_end.commands import ACTIVEDB, SECONDS_MAX, activedb, figures
+from tests.end_to_end.commands import ACTIVEDB, activedb, figures
 from tests.engine.following import Somebody, somebody
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def test_follower_runs_rules_for_changes_by_others_until_it_is_told_to_stop(
         other.run("INSERT INTO orders VALUES (1, 'ann')", "UPDATE orders SET who = 'bob'")
         wait(process, lambda: len(seen(other)) == 2)
         process.send_signal(told)
-        out, errors = process.communicate(timeout=SECONDS_MAX)
+        out, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == status, errors
     assert sorted(seen(other)) == ["ann has placed 1", "ann is bob"]
     said = json.loads(out)
@@ -129,13 +129,13 @@ def test_follower_told_twice_leaves_what_it_runs_to_the_next_one(
         locks = "pg_locks WHERE locktype = 'advisory' AND (classid::bigint << 32) | objid::bigint"
         wait(process, lambda: not other.value(f"SELECT count(*) FROM {locks} = {FOLLOWER}"))
         process.send_signal(signal.SIGINT)
-        assert process.wait(SECONDS_MAX) == 130
+        assert process.wait(PATIENCE_S) == 130
     assert seen(other) == []
     (folder / "go").touch()
     with follower(folder, database_url) as process:
         wait(process, lambda: seen(other) == ["slow has placed 1"])
         process.send_signal(signal.SIGTERM)
-        out, _ = process.communicate(timeout=SECONDS_MAX)
+        out, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
     assert "firings" in out
 
@@ -144,7 +144,7 @@ def test_follow_drop_gives_the_slot_up(folder: Path, database_url: str, other: S
     with follower(folder, database_url, "--slot", "mine", "--table", "orders") as process:
         wait(process, lambda: is_made(other))
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=SECONDS_MAX)
+        process.communicate(timeout=PATIENCE_S)
     slots = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = 'mine'"
     assert other.value(slots) == 1
 

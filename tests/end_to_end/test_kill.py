@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-import random
 import signal
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,10 +11,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
+from tests.drawing import drawn
 from tests.end_to_end.commands import REPOSITORY, activedb
 from tests.servers import fresh_database
 
-pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.data, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.data]
 
 JOB = REPOSITORY / "examples" / "crisis.py"
 KILLED_JOB = Path(__file__).with_name("killed_job.py")
@@ -104,9 +104,7 @@ def test_run_killed_at_every_point_in_turn_ends_with_the_same_rows(
     database_url: str,
     tmp_path: Path,
 ) -> None:
-    seed = random.randrange(1_000_000)
-    print(f"seed {seed}")
-    chosen = random.Random(seed)
+    chosen = drawn("killed")
     points = [
         f"event:{chosen.randrange(1, 700)}",
         f"event:{chosen.randrange(700, 1_400)}",

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.timeout(1_800)]
+pytestmark = [pytest.mark.spark, pytest.mark.crash]
 
 Contents = dict[str, list[tuple[Any, ...]]]
 Place = tuple[str, int]  # phase and batch

@@ -24,6 +24,7 @@ from activedb.cli import main
 from activedb.events import detect
 from activedb.language import parse_pattern
 from tests.end_to_end.commands import ACTIVEDB, activedb
+from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -557,7 +558,7 @@ def test_process_reads_standard_input_and_exits_with_zero(tmp_path: Path) -> Non
         capture_output=True,
         cwd=tmp_path,
         env=environment,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -569,7 +570,7 @@ def test_pipe_with_a_name_is_read_once(match: Callable[..., Done], tmp_path: Pat
     os.mkfifo(tmp_path / "pipe")
     with subprocess.Popen(["/bin/sh", "-c", "cat log.csv > pipe"], cwd=tmp_path) as writer:
         done = match(PATTERN, "--input", "pipe", "--format", "csv", "--json")
-        assert writer.wait(timeout=60) == 0
+        assert writer.wait(timeout=PATIENCE_S) == 0
     assert times(done) == [10]
 
 
@@ -597,7 +598,7 @@ def test_interrupted_run_has_told_what_it_found_and_exits_with_130(tmp_path: Pat
             # It is told as soon as a later event, or the end, shows that no other is at its time.
             assert json.loads(process.stdout.readline())["at"] == 1
             process.send_signal(signal.SIGINT)
-            _, said = process.communicate(timeout=60)
+            _, said = process.communicate(timeout=PATIENCE_S)
         finally:
             process.kill()
     assert process.returncode == 130
@@ -620,7 +621,7 @@ def test_reader_that_goes_away_ends_the_run_quietly(tmp_path: Path, options: lis
             assert process.stderr is not None
             process.stdout.close()
             said = process.stderr.read().decode()
-            process.wait(timeout=60)
+            process.wait(timeout=PATIENCE_S)
         finally:
             process.kill()
     assert process.returncode == 1
@@ -651,7 +652,7 @@ def test_terminal_has_colours_unless_told_not_to(tmp_path: Path, *, no_color: bo
         with suppress(OSError):
             while block := os.read(ours, 4096):
                 shown += block
-        assert process.wait(timeout=60) == 0
+        assert process.wait(timeout=PATIENCE_S) == 0
     finally:
         process.kill()
         process.wait()

@@ -14,7 +14,7 @@ from sqlalchemy import Column, Integer, Table, Text, select
 
 import activedb as adb
 from tests.databases import PATIENCE_S, until
-from tests.end_to_end.commands import ACTIVEDB, SECONDS_MAX, activedb, figures
+from tests.end_to_end.commands import ACTIVEDB, activedb, figures
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,7 +108,7 @@ def test_worker_runs_what_others_have_recorded_until_it_is_told_to_stop(
         clerk.db.signal("RING", by="bob")
         until(lambda: clerk.rung() == ["ann", "bob"])
         process.send_signal(told)
-        out, errors = process.communicate(timeout=SECONDS_MAX)
+        out, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, errors
     said = json.loads(out)
     assert (said["firings taken"], said["rules fired"], said["rules failed"]) == (2, 2, 0)
@@ -126,13 +126,13 @@ def test_worker_told_twice_leaves_what_it_runs_to_the_next_one(
         assert process.stderr is not None
         until(lambda: "ending 1 that are running" in process.stderr.readline())  # type: ignore[union-attr]
         process.send_signal(signal.SIGINT)
-        assert process.wait(SECONDS_MAX) == 130
+        assert process.wait(PATIENCE_S) == 130
     assert clerk.rung() == []
     (folder / "go").touch()
     with worker(folder, database_url) as process:
         until(lambda: clerk.rung() == ["slow"])
         process.send_signal(signal.SIGTERM)
-        out, _ = process.communicate(timeout=SECONDS_MAX)
+        out, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0
     assert "firings taken" in out
 
@@ -149,7 +149,7 @@ def test_rules_command_shows_the_quarantine(folder: Path, database_url: str, cle
             clerk.db.signal("RING", by="nobody")
             until(lambda n=number: len(clerk.db.dead_letters()) == n + 1)  # type: ignore[misc]
         process.send_signal(signal.SIGTERM)
-        assert process.wait(SECONDS_MAX) == 0
+        assert process.wait(PATIENCE_S) == 0
     shown = call("ls", "job.py").stdout
     assert "in quarantine" in shown
     assert "failed 2 times in a row, the last time with ValueError: the bell is broken" in shown

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import random
 import threading
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from sqlalchemy.exc import DBAPIError
 import activedb as adb
 from activedb.errors import Deadlock, SerializationConflict, TransactionAborted
 from tests.databases import PATIENCE_S, in_thread, until
+from tests.drawing import drawn
 from tests.engine.ledger import declare, event, open_ledger
 
 if TYPE_CHECKING:
@@ -403,8 +403,7 @@ def test_causal_rules_of_parallel_transfers_see_what_is_committed_in_the_end(
     A rule that has seen that has locked what it saw, so it has to give way; what commits has seen
     the right sum. A second program that takes no part moves money between other accounts.
     """
-    print(f"seed {seed}")
-    db, a, rng = ledger.db, ledger.accounts, random.Random(seed)
+    db, a, rng = ledger.db, ledger.accounts, drawn("causal", seed)
     with db.transaction() as t:
         for key in range(3, 9):
             t.insert(a, {"id": key, "balance": 100})

@@ -287,7 +287,7 @@ def test_parallel_transactions_use_up_each_event_once(where: Place) -> None:
         return committed
 
     futures = [in_thread(work, thread) for thread in range(4)]
-    raised = sum(future.result(PATIENCE_S * 3) for future in futures)
+    raised = sum(future.result(PATIENCE_S) for future in futures)
     pairs = [line.split() for line in ledger.lines()]
     for place in (0, 1):
         used = [pair[place] for pair in pairs]

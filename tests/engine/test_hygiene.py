@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.drawing import drawn
 from tests.engine.hygiene import KINDS, behave, expected, open_ward
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def test_reading_of_a_query_that_writes_becomes_a_dead_letter(db: Database) -> N
 
 @pytest.mark.parametrize("seed", range(4 * SCALE))
 def test_disordered_stream_in_batches_gives_what_one_loop_gives(where: Place, seed: int) -> None:
-    chosen = random.Random(seed)
+    chosen = drawn("hygiene", where.is_memory, seed)
     count = 300 if where.is_memory else 80
     history: list[tuple[float, int, str]] = []
     while len(history) <= 3:  # so that this says something

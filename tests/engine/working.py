@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from activedb import Occurrence, Transaction
     from tests.engine.ledger import Ledger
 
-FOR_EVER_S = 600.0  # between two looks, when a test is not about looking
+FOR_EVER_S = 2 * PATIENCE_S  # between two looks, when a test is not about looking
 
 
 def listen(ledger: Ledger, coupling: str = "detached", **options: Any) -> None:

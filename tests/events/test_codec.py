@@ -28,8 +28,7 @@ from activedb.events import (
 )
 from activedb.events import detect as detect_in
 from activedb.events._accuracy import FIRST_US, LAST_US
-
-from .test_detector_properties import SCALE
+from tests.drawing import SCALE
 
 
 class Label(StrEnum):

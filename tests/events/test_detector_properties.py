@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from random import Random
 from typing import Any
 
 import pytest
@@ -12,6 +10,7 @@ from hypothesis import strategies as st
 
 from activedb.errors import PartialsExceeded
 from activedb.events import Detector, Expression, Occurrence, detect
+from tests.drawing import SCALE, Worlds
 
 from .comparison import compare
 from .descriptions import Labels, described_made, described_match
@@ -19,7 +18,6 @@ from .generation import CONTEXTS, Plan, plans, random_expression
 from .histories import Advance, Course, Feed, histories, random_history
 from .reference import Reference
 
-SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
 ALL_CONTEXTS = ["unrestricted", *CONTEXTS]
 SELECTIONS = ["any", "next", "strict"]
 SKIPS = ["none", "to_next", "past_last", "to_first", "to_last"]
@@ -75,11 +73,10 @@ def test_detector_at_every_step_equals_the_definition(family: str, data: st.Data
 @pytest.mark.parametrize("family", FAMILIES)
 def test_detector_over_dense_histories_equals_the_definition(family: str, seed: int) -> None:
     plan, course = FAMILIES[family]
-    random, matches = Random(seed), 0
-    for _ in range(60 * SCALE):
+    worlds = Worlds(60 * SCALE, "dense", family, seed, matches=1)
+    for random in worlds:
         expression, steps = random_expression(random, plan), random_history(random, course)
-        matches += compare(expression, steps)
-    assert matches > 0
+        worlds.met["matches"] += compare(expression, steps)
 
 
 def in_order(expression: Expression, feeds: list[tuple[int, Occurrence]], end_us: int) -> list[Any]:
@@ -200,8 +197,9 @@ def test_trimmed_detector_keeps_no_more_than_its_horizon(
 
 @pytest.mark.parametrize("seed", range(4))
 def test_full_detector_that_refuses_is_as_if_it_was_never_fed(seed: int) -> None:
-    random, refused, plan = Random(seed), 0, Plan(nested=True, contexts=ALL_CONTEXTS)
-    for _ in range(60 * SCALE):
+    plan = Plan(nested=True, contexts=ALL_CONTEXTS)
+    worlds = Worlds(60 * SCALE, "refuses", seed, refused=1)
+    for random in worlds:
         expression, most = random_expression(random, plan), random.randint(1, 4)
         steps = random_history(random, Course(9))
         detector = Detector(expression, partials_max=most, on_full="refuse")
@@ -214,20 +212,20 @@ def test_full_detector_that_refuses_is_as_if_it_was_never_fed(seed: int) -> None
             try:
                 found = detector.feed(o)
             except PartialsExceeded:
-                refused += 1
+                worlds.met["refused"] += 1
                 continue
             finally:
                 assert detector.partials <= most
             expected = [described_made(made, labels) for made in reference.feed(o)]
             assert [described_match(match, labels) for match in found] == expected
         assert detector.dropped == 0
-    assert refused > 0
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_full_detector_that_drops_finds_some_of_the_matches_and_counts(seed: int) -> None:
-    random, dropped, plan = Random(seed), 0, Plan(negated=False)
-    for _ in range(60 * SCALE):
+    plan = Plan(negated=False)
+    worlds = Worlds(60 * SCALE, "drops", seed, dropped=1)
+    for random in worlds:
         expression, most = random_expression(random, plan), random.randint(1, 4)
         steps = random_history(random, Course(9))
         detector = Detector(expression, partials_max=most, on_full="drop_oldest")
@@ -242,5 +240,4 @@ def test_full_detector_that_drops_finds_some_of_the_matches_and_counts(seed: int
             assert all(match in all_found for match in found)
             assert detector.partials <= most
             assert detector.dropped or found == all_found
-        dropped += detector.dropped
-    assert dropped > 0
+        worlds.met["dropped"] += detector.dropped

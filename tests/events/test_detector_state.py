@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from random import Random
 from typing import Any
 
@@ -24,8 +23,8 @@ from activedb.events import (
     seq,
     some_of,
 )
+from tests.drawing import SCALE, Worlds
 
-SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
 A, B, C, N = (event(name) for name in "ABCN")
 AGAIN = event("A", alias="again")
 
@@ -89,9 +88,8 @@ def tell(detector: Detector, step: Occurrence | int) -> list[Any]:
 
 @pytest.mark.parametrize("expression", EXPRESSIONS, ids=repr)
 def test_restored_detector_at_every_cut_goes_on_as_the_original(expression: Expression) -> None:
-    random = Random(repr(expression))
-    found = 0
-    for _ in range(3 * SCALE):
+    worlds = Worlds(3 * SCALE, "restored", expression, made=1)
+    for random in worlds:
         steps = [*history(random, 14, late=random.random() < 0.3), 10**9]
         original = Detector(expression)
         states, made = [], []
@@ -102,14 +100,12 @@ def test_restored_detector_at_every_cut_goes_on_as_the_original(expression: Expr
             restored = Detector(expression)
             restored.restore(state)
             assert [tell(restored, step) for step in steps[cut:]] == made[cut:]
-        found += sum(map(len, made))
-    assert found, "the histories are chosen such that there is something to find"
+        worlds.met["made"] += sum(map(len, made))
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS, ids=repr)
 def test_withdrawn_events_are_as_if_never_fed(expression: Expression) -> None:
-    random = Random(repr(expression))
-    for _ in range(12 * SCALE):
+    for random in Worlds(12 * SCALE, "withdrawn", expression):
         steps = history(random, 12)
         withdrawn = [s for s in steps if isinstance(s, Occurrence) and random.random() < 0.3]
         with_them, without = Detector(expression), Detector(expression)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from random import Random
-
 import pytest
 
 from activedb.events import Detector, Expression, Occurrence, event, many, seq
+from tests.drawing import SCALE, Worlds
 
-SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
 A, B, C = event("A"), event("B"), event("C")
 SECOND_US = 1_000_000
 
@@ -39,8 +36,7 @@ def test_withdraw_of_what_trim_has_forgotten_leaves_the_count_of_partials() -> N
     ids=repr,
 )
 def test_partials_after_withdrawals_and_trims_are_what_is_kept(expression: Expression) -> None:
-    random = Random(repr(expression))
-    for _ in range(40 * SCALE):
+    for random in Worlds(40 * SCALE, expression):
         detector, second = Detector(expression), 0.0
         fed: list[Occurrence] = []
         for _ in range(30):

@@ -20,6 +20,7 @@ from activedb.events import (
 )
 from activedb.events._detector import Network
 from activedb.events.terms import attr
+from tests.drawing import drawn
 
 A, B, C, D, N = (event(name) for name in "ABCDN")
 PAIR = seq(A, ~N, B).same("x").within(6)
@@ -66,7 +67,7 @@ def test_equal_subexpressions_are_evaluated_once() -> None:
 def test_detectors_of_a_network_equal_detectors_alone(
     seed: int, expressions: list[Expression]
 ) -> None:
-    random = Random(seed)
+    random = drawn("alone", seed)
     network = network_of(expressions)
     pairs = [
         (Detector(e, name=f"r{number}", network=network), Detector(e, name=f"r{number}"))
@@ -108,7 +109,7 @@ def test_detectors_of_a_network_equal_detectors_alone(
 def test_bounded_detectors_of_a_network_equal_bounded_ones_alone(
     seed: int, on_full: str, expressions: list[Expression]
 ) -> None:
-    random = Random(seed)
+    random = drawn("bounded", seed)
     network = network_of(expressions)
     bounds = [random.choice([2, 3, 5, 8, 1_000]) for _ in expressions]
     pairs = [
@@ -151,7 +152,7 @@ def fed_or_refused(
 
 @pytest.mark.parametrize("seed", range(20))
 def test_equal_whole_expressions_with_some_intervals_equal_those_alone(seed: int) -> None:
-    random = Random(seed)
+    random = drawn("intervals", seed)
     network = network_of(WHOLES)
     pairs = [
         tuple(

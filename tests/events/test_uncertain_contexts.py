@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import os
-from random import Random
+from typing import TYPE_CHECKING
 
 import pytest
 
 from activedb.events import AccuracyInterval, Detector, Expression, Occurrence, all_of, event, seq
+from tests.drawing import SCALE, Worlds
 
-SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
+if TYPE_CHECKING:
+    from random import Random
+
 A, B, C = event("A"), event("B"), event("C")
 
 
@@ -59,12 +61,11 @@ def actual(expression: Expression, events: list[Occurrence], random: Random) -> 
 def test_certain_match_of_a_context_is_made_at_all_possible_times(
     expression: Expression, context: str
 ) -> None:
-    random, expression = Random(f"{expression!r}{context}"), expression.context(context)
-    matches = 0
-    for _ in range(120 * SCALE):
+    expression = expression.context(context)
+    worlds = Worlds(120 * SCALE, context, expression, matches=1)
+    for random in worlds:
         events = random_events(random)
         found = certain(expression, events)
-        matches += len(found)
+        worlds.met["matches"] += len(found)
         for _ in range(25):
             assert set(found) <= actual(expression, events, random), [str(o) for o in events]
-    assert matches > 0

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,14 +18,16 @@ from activedb.events import (
     many,
     seq,
 )
+from tests.drawing import SCALE, Worlds
 
 from .descriptions import Labels, described_made, described_match
 from .generation import Plan, random_expression
 from .reference import Reference
 from .uncertainty import UncertainReference, orders
 
-SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
-SEED = os.environ["ACTIVEDB_TEST_SEED"]  # drawn by tests/conftest.py if it is not given
+if TYPE_CHECKING:
+    from random import Random
+
 A, B, N = event("A"), event("B"), event("N")
 PLAN = Plan(conjunctions=True)
 
@@ -74,27 +74,26 @@ POLICIES: dict[str, Any] = {
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("seed", range(4))
 def test_uncertain_order_by_policy_equals_trying_every_order(policy: str, seed: int) -> None:
-    random, uncertain = Random(f"{SEED} {seed}"), 0
-    for _ in range(50 * SCALE):
+    worlds = Worlds(50 * SCALE, "policy", seed, uncertain=1)
+    for random in worlds:
         expression, events = random_expression(random, PLAN), random_events(random)
         reference, labels = UncertainReference(expression), Labels()
         detector = Detector(expression, on_uncertain=POLICIES[policy])
         for o in events:
             labels.add(o)
             possible, certain = reference.feed(o)
-            uncertain += len(possible) > len(certain)
+            worlds.met["uncertain"] += len(possible) > len(certain)
             expected = possible if policy in ("possible", "function of all") else certain
             found = detector.feed(o)
             assert [described_match(match, labels) for match in found] == [
                 described_made(made, labels) for made in expected
             ], (expression, [str(o.params["n"]) for o in events], o.params["n"])
-    assert uncertain > 0
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_uncertain_order_raises_with_the_candidates_and_changes_nothing(seed: int) -> None:
-    random, raised = Random(f"{SEED} {seed}"), 0
-    for _ in range(50 * SCALE):
+    worlds = Worlds(50 * SCALE, "raises", seed, raised=1)
+    for random in worlds:
         expression, events = random_expression(random, PLAN), random_events(random)
         reference, labels = UncertainReference(expression), Labels()
         detector = Detector(expression)
@@ -106,7 +105,7 @@ def test_uncertain_order_raises_with_the_candidates_and_changes_nothing(seed: in
                 assert found == [described_made(made, labels) for made in possible]
                 continue
             reference.forget(o)
-            raised += 1
+            worlds.met["raised"] += 1
             before = kept(detector)
             with pytest.raises(UncertainOrder) as caught:
                 detector.feed(o)
@@ -118,13 +117,11 @@ def test_uncertain_order_raises_with_the_candidates_and_changes_nothing(seed: in
                 assert [labels.of_parts(parts) for parts in given] == [
                     labels.of_parts(made.parts) for made in expected
                 ]
-    assert raised > 0
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_uncertain_order_by_readings_equals_the_definition_of_the_readings(seed: int) -> None:
-    random = Random(f"{SEED} {seed}")
-    for _ in range(60 * SCALE):
+    for random in Worlds(60 * SCALE, "readings", seed):
         expression, events = random_expression(random, PLAN), random_events(random)
         reference, labels = Reference(expression), Labels()
         detector = Detector(expression, on_uncertain="reading")

@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 from benchmarks._examples import STREAMS, load
+from tests.patience import PATIENCE_S
 
 SCHEDULERS = ("serial", "sei", "s2pl", "lwm", "tpg", "columns")
 
@@ -29,7 +30,7 @@ def command(name: str, *arguments: str) -> tuple[int, dict[str, Any], str]:
         [sys.executable, STREAMS / f"{name}.py", *arguments, "--json"],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=PATIENCE_S,
         check=False,
         env={**os.environ, "PYTHONWARNINGS": "error"},
     )

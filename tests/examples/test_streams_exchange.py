@@ -19,6 +19,7 @@ import pytest
 
 from activedb.errors import BadEvent, StreamError
 from activedb.scheduling import ProgramRun, SerialOrder
+from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -192,7 +193,7 @@ def test_command_is_run_as_a_file_prints_one_json_object_and_checks(four_bars: P
         env=os.environ | {"ACTIVEDB_DATA": str(four_bars)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -17,6 +17,7 @@ import pytest
 
 from activedb.scheduling import SerialOrder
 from tests.examples.recount_social_events import Recount, recount
+from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -267,7 +268,7 @@ def test_command_is_run_as_a_file_and_prints_one_json_object(small_data: Path) -
         env=os.environ | {"ACTIVEDB_DATA": str(small_data)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

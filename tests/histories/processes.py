@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from sqlalchemy import create_engine, make_url, text
 
+from tests.patience import PATIENCE_S
 from tests.store.server_users import wait_until
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-WAIT_S_MAX = 150
 
 
 class Worker:
@@ -58,19 +58,17 @@ class Worker:
 
     def kill_after(self, lines: int) -> None:
         """Kill it when it has written so many lines, wherever it is then."""
-        wait_until(
-            lambda: len(self.lines()) >= lines or self.process.poll() is not None, WAIT_S_MAX
-        )
+        wait_until(lambda: len(self.lines()) >= lines or self.process.poll() is not None)
         self.process.kill()
         self.process.wait()
 
     def finish(self) -> None:
         """Wait for its end, which must be a good one."""
-        _, errors = self.process.communicate(timeout=WAIT_S_MAX)
+        _, errors = self.process.communicate(timeout=PATIENCE_S)
         assert self.process.returncode == 0, f"ended with {self.process.returncode}\n{errors}"
 
     def _errors(self) -> str:
-        return self.process.communicate(timeout=WAIT_S_MAX)[1]
+        return self.process.communicate(timeout=PATIENCE_S)[1]
 
     def __enter__(self) -> Self:
         return self

@@ -99,7 +99,7 @@ class Proxy:
                     else:
                         client.sendall(said)
                 if is_deaf.is_set():
-                    is_cut.wait(4 * PATIENCE_S)
+                    is_cut.wait(PATIENCE_S)
 
         pump = in_thread(down)
         with client, server:

@@ -31,6 +31,7 @@ from activedb.errors import (
     TransactionAborted,
 )
 from tests.databases import in_thread
+from tests.patience import PATIENCE_S
 from tests.transactions.bank import Bank, open_bank
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ ACCOUNTS = 6
 BALANCE = 100_000  # cents
 TOTAL = ACCOUNTS * BALANCE
 THREADS = 3
-WAIT_S_MAX = 150
 
 
 class Overdrawn(Exception):
@@ -181,10 +181,10 @@ def work(bank: Bank, log: Callable[[str], object], name: str, seed: int, transfe
     ]
     try:
         for worker in workers:
-            worker.result(WAIT_S_MAX)
+            worker.result(PATIENCE_S)
     finally:
         stop.set()
-    auditor.result(WAIT_S_MAX)
+    auditor.result(PATIENCE_S)
 
 
 def main(given: dict[str, Any]) -> None:

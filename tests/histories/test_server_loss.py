@@ -20,7 +20,7 @@ from tests.histories.processes import Server
 from tests.histories.proxy import Proxy, When
 from tests.histories.shop import open_shop, orders_found
 from tests.histories.test_bank import found, judge, seed_of
-from tests.mortal import RESTART_S_MAX, Mortal
+from tests.mortal import Mortal
 from tests.servers import temporary_folder
 from tests.store.server_users import server_processes, wait_until
 
@@ -168,7 +168,7 @@ def test_server_killed_while_children_work_ends_all_of_them_and_the_work_is_done
             children = [t.spawn(child, number) for number in range(3)]
             return [c.result() for c in children]
 
-        counts = in_thread(db.run, work).result(RESTART_S_MAX)
+        counts = in_thread(db.run, work).result(PATIENCE_S)
         assert sum(counts) == len(db.run(lambda t: t.query(select(shop.lines))))
         assert Server(url).look(orders_found) == [1]
 
@@ -260,7 +260,7 @@ def test_commit_that_a_crash_undid_is_not_mistaken_for_another_with_its_number(
         else:
             with contextlib.suppress(DBAPIError):
                 server.look(lambda connection: mortal.kill_backend(connection.scalar(backend)))
-            wait_until(is_back, RESTART_S_MAX)
+            wait_until(is_back)
         first = stack.enter_context(open_transaction(url))
         given_again.append(first < before)
         if then != "open":
@@ -377,7 +377,7 @@ def test_bank_whose_server_is_killed_again_and_again_is_never_off_by_a_cent(
         worker = in_thread(teller.work, bank, lines.append, "p", seed, 40 * scale)
         for _ in range(2 * scale):
             goal = len(lines) + 30
-            wait_until(lambda g=goal: len(lines) >= g or worker.done(), RESTART_S_MAX)  # type: ignore[misc]
+            wait_until(lambda g=goal: len(lines) >= g or worker.done())  # type: ignore[misc]
             mortal.restart()
-        worker.result(RESTART_S_MAX)
+        worker.result(PATIENCE_S)
         judge(lines, Server(url).look(found), seed)

@@ -17,9 +17,9 @@ from tests.databases import in_thread
 from tests.histories.history import Recorder
 from tests.histories.lists import LISTS
 from tests.histories.workload import Client
+from tests.patience import PATIENCE_S
 
 THREADS = 2
-WAIT_S_MAX = 150
 
 
 def main(given: dict[str, Any]) -> None:
@@ -37,7 +37,7 @@ def main(given: dict[str, Any]) -> None:
             seed = given["seed"] * 100 + given["number"] * 10 + number
             workers.append(in_thread(client.work, seed, given["transactions"]))
         for worker in workers:
-            worker.result(WAIT_S_MAX)
+            worker.result(PATIENCE_S)
 
 
 if __name__ == "__main__":

@@ -20,12 +20,11 @@ from typing import Any, TypeAlias
 import pytest
 
 from lockmgr import Mode
+from tests.patience import PATIENCE_S
 
 berkeleydb = pytest.importorskip(
     "berkeleydb.db", reason="the PyPI package berkeleydb, with libdb 5.3, is not installed"
 )
-
-TOGETHER_S = 60.0
 
 MODES = {
     Mode.IS: berkeleydb.DB_LOCK_IREAD,
@@ -113,7 +112,7 @@ class Scene:
         for transaction, resource, mode in self.wishes:
             wish = (transaction.id(), resource, MODES[mode])
             threading.Thread(target=self._wait, args=wish, daemon=True).start()
-        until_s = time.monotonic() + TOGETHER_S
+        until_s = time.monotonic() + PATIENCE_S
         while self.environment.lock_stat()["lock_wait"] < len(self.wishes):
             assert time.monotonic() < until_s, "they do not block"
         ended: int = self.environment.lock_detect(getattr(berkeleydb, f"DB_LOCK_{policy}"))
@@ -130,7 +129,7 @@ def victims_by_policy(scene: str) -> dict[str, int]:
         [sys.executable, "-W", "ignore", "-m", __name__, scene],
         cwd=Path(__file__).parents[2],
         stdout=subprocess.PIPE,
-        timeout=len(POLICIES) * TOGETHER_S,
+        timeout=PATIENCE_S,
         check=True,
     )
     found: dict[str, int] = json.loads(run.stdout)

@@ -12,7 +12,8 @@ import random
 import threading
 from collections.abc import Callable
 
-STALL_S = 60.0
+from tests.patience import PATIENCE_S
+
 """How long a worker may run without giving the turn back before the test gives up."""
 
 Choose = Callable[[int], int]
@@ -69,7 +70,9 @@ class Scheduler:
                 if not worker.ready() and worker.deadline_s is not None:
                     self._now_s = max(self._now_s, worker.deadline_s)
                 worker.turn.release()
-                assert self._returned.acquire(timeout=STALL_S), "a worker blocked outside the seam"
+                assert self._returned.acquire(timeout=PATIENCE_S), (
+                    "a worker blocked outside the seam"
+                )
                 if worker.error is not None:
                     raise worker.error
         except BaseException:

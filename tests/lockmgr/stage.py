@@ -11,7 +11,8 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
-STALL_S = 60.0
+from tests.patience import PATIENCE_S
+
 """How long a worker may keep its turn before the test gives up."""
 
 
@@ -56,7 +57,7 @@ class Stage:
         while self._ready:
             self._current = self._ready.popleft()
             self._current.turn.release()
-            assert self._returned.acquire(timeout=STALL_S), "a worker blocked outside the seam"
+            assert self._returned.acquire(timeout=PATIENCE_S), "a worker blocked outside the seam"
 
     def pass_time(self, seconds: float) -> None:
         """Move the clock on, stopping wherever a wait runs out, until everybody sleeps again."""

@@ -21,6 +21,7 @@ from typing import TypeAlias
 import pytest
 
 from lockmgr import LockManager, LockTable
+from tests.drawing import Worlds
 from tests.lockmgr.explore import explore
 from tests.lockmgr.faults import (
     BlindInheritance,
@@ -206,8 +207,11 @@ def test_larger_programs_seeded_interleavings_are_judged_right() -> None:
         5 by 2: S t; X c; await 2; commit
         """
     )
-    outcomes = Counter(program.run(seed) for seed in range(300 * SCALE))
-    assert len(outcomes) > 10
+    outcomes: set[str] = set()
+    worlds = Worlds(300 * SCALE, "larger programs", outcomes=10)
+    for chance in worlds:
+        outcomes.add(program.run(chance.getrandbits(32)))
+        worlds.met["outcomes"] = len(outcomes)
 
 
 # -- faulty tables: what the exploration is able to find -----------------------------------------

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from collections import Counter
-
 import pytest
 
 from lockmgr import LockManager, LockTimeout, Mode, VerifyingLockTable
+from tests.drawing import SCALE, Worlds
 from tests.lockmgr.scheduler import Scheduler
 from tests.lockmgr.workload import Workload
-
-SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
 
 
 def run(seed: int) -> LockManager:
@@ -27,17 +23,19 @@ def run(seed: int) -> LockManager:
     return manager
 
 
-@pytest.mark.parametrize("first", range(0, 200 * SCALE, 50))
-def test_manager_seeded_interleavings_lose_no_update_and_no_wake_up(first: int) -> None:
-    seen: Counter[str] = Counter()
-    for seed in range(first, first + 50):
+@pytest.mark.parametrize("part", range(4 * SCALE))
+def test_manager_seeded_interleavings_lose_no_update_and_no_wake_up(part: int) -> None:
+    worlds = Worlds(50, "interleavings", part, waits=20, deadlocks=20, timeouts=20)
+    for chance in worlds:
+        seed = chance.getrandbits(32)
         try:
             counters = run(seed).counters
         except BaseException as error:
             error.add_note(f"seed {seed}")
             raise
-        seen.update(waits=counters.waits, deadlocks=counters.deadlocks, timeouts=counters.timeouts)
-    assert min(seen["waits"], seen["deadlocks"], seen["timeouts"]) > 20, seen
+        worlds.met.update(
+            waits=counters.waits, deadlocks=counters.deadlocks, timeouts=counters.timeouts
+        )
 
 
 def test_scheduler_same_seed_same_interleaving() -> None:

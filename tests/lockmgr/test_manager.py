@@ -20,11 +20,12 @@ from lockmgr import (
     WaitCancelled,
     _core,
 )
+from tests.drawing import Worlds
 from tests.lockmgr.workload import Workload
+from tests.patience import PATIENCE_S
 
 A = ("a",)
 ROW = ("a", 7)
-WAIT_S = 60.0
 
 
 class Bench:
@@ -49,7 +50,7 @@ class Bench:
         class Announcing(ThreadWaiter):
             def wait(self, timeout_s: float | None) -> None:
                 bench.asleep.release()
-                assert bench.clock_runs.wait(WAIT_S)
+                assert bench.clock_runs.wait(PATIENCE_S)
                 super().wait(timeout_s)
 
         return Announcing()
@@ -63,7 +64,7 @@ class Bench:
     def asleep_in(self, call: Callable[..., None], *arguments: object) -> Future[None]:
         """Make a call on another thread; return once that sleeps."""
         future = self._pool.submit(call, *arguments)
-        assert self.asleep.acquire(timeout=WAIT_S)
+        assert self.asleep.acquire(timeout=PATIENCE_S)
         return future
 
 
@@ -93,7 +94,7 @@ def test_acquire_blocked_is_granted_when_the_holder_commits(bench: Bench) -> Non
     waiting = bench.blocked(2, ROW, Mode.S)
     assert manager.dump() == "1\n2 waits for 1 (held)\na/7: held 1 X; queue 2 S\na: held 1 IX, 2 IS"
     manager.commit(1)
-    waiting.result(WAIT_S)
+    waiting.result(PATIENCE_S)
     assert manager.holds(2, ROW, Mode.S)
 
 
@@ -105,7 +106,7 @@ def test_acquire_blocked_at_the_table_goes_on_to_the_row(bench: Bench) -> None:
     waiting = bench.blocked(2, ROW, Mode.X)
     assert manager.dump() == "1\n2 waits for 1 (held)\na: held 1 S; queue 2 IX"
     manager.abort(1)
-    waiting.result(WAIT_S)
+    waiting.result(PATIENCE_S)
     assert manager.dump() == "2\na/7: held 2 X\na: held 2 IX"
 
 
@@ -118,7 +119,7 @@ def test_acquire_after_an_offer_waits_for_the_child_that_took_the_lock(bench: Be
     manager.acquire(2, ROW, Mode.X)
     waiting = bench.blocked(1, ROW, Mode.X)
     manager.commit(2)
-    waiting.result(WAIT_S)
+    waiting.result(PATIENCE_S)
     assert manager.holds(1, ROW, Mode.X)
 
 
@@ -133,7 +134,7 @@ def test_acquire_requester_of_a_deadlock_gets_the_report(bench: Bench) -> None:
         manager.acquire(2, ("a",), Mode.X)
     assert [(e.waiter, e.waited_for) for e in caught.value.report.cycle] == [(2, 1), (1, 2)]
     manager.abort(2)
-    waiting.result(WAIT_S)
+    waiting.result(PATIENCE_S)
 
 
 def test_acquire_sleeping_victim_of_an_inheritance_gets_the_report(bench: Bench) -> None:
@@ -147,10 +148,10 @@ def test_acquire_sleeping_victim_of_an_inheritance_gets_the_report(bench: Bench)
     survivor = bench.blocked(5, ("b",), Mode.X)
     manager.commit(4)
     with pytest.raises(Deadlock) as caught:
-        victim.result(WAIT_S)
+        victim.result(PATIENCE_S)
     assert caught.value.report.victim == 3
     manager.abort(3)
-    survivor.result(WAIT_S)
+    survivor.result(PATIENCE_S)
     assert manager.counters.deadlocks == 1
 
 
@@ -177,8 +178,8 @@ def test_acquire_time_is_up_withdraws_the_request_and_lets_those_behind_go(bench
     patient = bench.blocked(3, A, Mode.S)
     bench.clock_runs.set()
     with pytest.raises(LockTimeout):
-        impatient.result(WAIT_S)
-    patient.result(WAIT_S)
+        impatient.result(PATIENCE_S)
+    patient.result(PATIENCE_S)
     assert manager.dump() == "1\n2\n3\na: held 1 S, 3 S"
     counters = manager.counters
     assert counters.timeouts == 1
@@ -196,7 +197,7 @@ def test_acquire_granted_while_the_time_runs_out_is_kept() -> None:
     manager.begin(1)
     manager.begin(2)
     manager.acquire(1, A, Mode.X)
-    manager.acquire(2, A, Mode.X, timeout_s=WAIT_S)
+    manager.acquire(2, A, Mode.X, timeout_s=PATIENCE_S)
     assert manager.holds(2, A, Mode.X)
     assert manager.counters.timeouts == 0
 
@@ -225,8 +226,8 @@ def test_cancel_wakes_the_blocked_thread_and_lasts_until_the_end(bench: Bench) -
     behind = bench.blocked(3, A, Mode.S)
     assert manager.cancel(2)
     with pytest.raises(WaitCancelled, match="2 was cancelled and can wait for nothing; abort it"):
-        cancelled.result(WAIT_S)
-    behind.result(WAIT_S)
+        cancelled.result(PATIENCE_S)
+    behind.result(PATIENCE_S)
     with pytest.raises(WaitCancelled):
         manager.acquire(2, ("free",), Mode.S)
     manager.abort(2)
@@ -272,7 +273,7 @@ def test_acquire_second_thread_for_one_transaction_is_refused(bench: Bench) -> N
     with pytest.raises(LockUsageError, match="2 waits for a"):
         manager.acquire(2, ("b",), Mode.S)
     manager.commit(1)
-    waiting.result(WAIT_S)
+    waiting.result(PATIENCE_S)
 
 
 def test_acquire_empty_path_or_ended_transaction_is_refused(bench: Bench) -> None:
@@ -294,7 +295,7 @@ def test_counters_every_request_is_counted_once_with_its_outcome(bench: Bench) -
     manager.acquire(1, ROW, Mode.X)
     waiting = bench.blocked(2, ROW, Mode.X)
     manager.commit(1)
-    waiting.result(WAIT_S)
+    waiting.result(PATIENCE_S)
     counters = manager.counters
     assert (counters.requests, counters.grants, counters.waits) == (6, 6, 1)
     assert (counters.deadlocks, counters.timeouts) == (0, 0)
@@ -304,7 +305,19 @@ def test_counters_every_request_is_counted_once_with_its_outcome(bench: Bench) -
 
 
 def test_manager_stress_on_real_threads_loses_no_update_and_leaves_nothing() -> None:
-    """Bounded by work, not by time: 480 top-level transactions and their inferiors."""
+    """Bounded by work, not by time: 480 top-level transactions and their inferiors.
+
+    More if they have not met in all ways, which is up to the threads.
+    """
+    worlds = Worlds(1, "stress", waits=1, deadlocks=1, timeouts=1)
+    for chance in worlds:
+        counters = _stressed(chance.getrandbits(32)).counters
+        worlds.met.update(
+            waits=counters.waits, deadlocks=counters.deadlocks, timeouts=counters.timeouts
+        )
+
+
+def _stressed(seed: int) -> LockManager:
     errors: list[BaseException] = []
 
     def start(body: Callable[[], None]) -> Callable[[], None]:
@@ -318,13 +331,13 @@ def test_manager_stress_on_real_threads_loses_no_update_and_leaves_nothing() -> 
         thread.start()
 
         def join() -> None:
-            thread.join(WAIT_S)
+            thread.join(PATIENCE_S)
             assert not thread.is_alive(), manager.dump()
 
         return join
 
     manager = LockManager(VerifyingLockTable())
-    workload = Workload(manager, seed=1, start=start, pause=lambda: None, rows=4)
+    workload = Workload(manager, seed=seed, start=start, pause=lambda: None, rows=4)
 
     def many() -> None:
         for _ in range(60):
@@ -334,8 +347,7 @@ def test_manager_stress_on_real_threads_loses_no_update_and_leaves_nothing() -> 
         join()
     assert not errors, errors[0]
     workload.check()
-    counters = manager.counters
-    assert min(counters.waits, counters.deadlocks, counters.timeouts) > 0, counters
+    return manager
 
 
 def test_await_causes_follows_causes_until_all_have_committed_to_the_top(bench: Bench) -> None:
@@ -349,10 +361,10 @@ def test_await_causes_follows_causes_until_all_have_committed_to_the_top(bench: 
     waiting = bench.asleep_in(manager.await_causes, 9)
     manager.commit(2)
     manager.commit(1)
-    assert bench.asleep.acquire(timeout=WAIT_S), "now for the other cause"
+    assert bench.asleep.acquire(timeout=PATIENCE_S), "now for the other cause"
     assert not waiting.done()
     manager.commit(8)
-    waiting.result(WAIT_S)
+    waiting.result(PATIENCE_S)
     manager.await_causes(9)
     manager.commit(9)
     assert manager.dump() == "empty"
@@ -408,7 +420,7 @@ def test_wait_longer_than_any_clock_is_no_error(bench: Bench) -> None:
     manager.acquire(1, A, Mode.X)
     waiting = bench.blocked(2, A, Mode.S, float("inf"))
     manager.commit(1)
-    waiting.result(WAIT_S)
+    waiting.result(PATIENCE_S)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.lockmgr.script import replay
+from tests.patience import PATIENCE_S
 
 FOLDER = Path(__file__).parent / "scenarios"
 FILES = {f"{file.parent.name}/{file.stem}": file for file in sorted(FOLDER.glob("*/*.txt"))}
@@ -63,5 +64,5 @@ def test_replay_threads_that_still_wait_at_the_end_are_ended() -> None:
     scenario = "manager\nbegin 1 2\n1 acquires X a -> granted\n2 acquires S a/7 -> waits\n"
     assert replay(scenario) == scenario
     for thread in set(threading.enumerate()) - before:
-        thread.join(20)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()

@@ -33,7 +33,7 @@ class Caller:
 
     def __init__(self, url: str):
         self.address = url.removeprefix("http://")
-        self.connection = http.client.HTTPConnection(self.address, timeout=30)
+        self.connection = http.client.HTTPConnection(self.address, timeout=PATIENCE_S)
 
     def __call__(
         self, path: str, method: str = "GET", body: bytes | None = None, **headers: str
@@ -282,7 +282,7 @@ def test_server_body_of_unclear_length_is_refused_and_ends_the_connection(
     hidden = "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
     given = f"Host: localhost\r\nContent-Type: application/json\r\nAuthorization: Bearer {TOKEN}"
     request = f"{head.format(path='/api/rules/rule/disable')}\r\n{given}\r\n\r\n{hidden}"
-    with socket.create_connection(where(watched), timeout=30) as connection:
+    with socket.create_connection(where(watched), timeout=PATIENCE_S) as connection:
         connection.sendall(request.encode())
         answer = b"".join(iter(lambda: received(connection), b""))
     assert answer.startswith(f"HTTP/1.1 {status} ".encode())
@@ -305,7 +305,9 @@ def where(watched: Watched) -> tuple[str, int]:
 def fill(watched: Watched, stack: ExitStack) -> None:
     """Take every place, with connections that wait to be asked again."""
     for number in range(32):
-        connection = stack.enter_context(socket.create_connection(where(watched), timeout=30))
+        connection = stack.enter_context(
+            socket.create_connection(where(watched), timeout=PATIENCE_S)
+        )
         if number % 2:
             connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert connection.recv(15).startswith(b"HTTP/1.1 200")
@@ -314,7 +316,7 @@ def fill(watched: Watched, stack: ExitStack) -> None:
 
 
 def is_answered(watched: Watched) -> bool:
-    with socket.create_connection(where(watched), timeout=30) as connection:
+    with socket.create_connection(where(watched), timeout=PATIENCE_S) as connection:
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         return received(connection).startswith(b"HTTP/1.1 200")
 
@@ -325,7 +327,7 @@ def test_server_without_room_turns_away_who_comes_while_all_are_fresh(
     monkeypatch.setattr(_server, "_MAKES_ROOM_AFTER_S", 1_000.0)
     with ExitStack() as stack:
         fill(open_one, stack)
-        with socket.create_connection(where(open_one), timeout=30) as one_more:
+        with socket.create_connection(where(open_one), timeout=PATIENCE_S) as one_more:
             assert received(one_more).startswith(b"HTTP/1.1 503")
     until(lambda: is_answered(open_one))
 
@@ -366,7 +368,9 @@ def test_server_is_closed_though_clients_read_nothing(
     monkeypatch.setattr(_server, "_LAST_WORD_S", 0.0)
     with ExitStack() as stack:
         for _ in range(3):
-            connection = stack.enter_context(socket.create_connection(where(open_one), timeout=30))
+            connection = stack.enter_context(
+                socket.create_connection(where(open_one), timeout=PATIENCE_S)
+            )
             ask = b"GET /api/state HTTP/1.1\r\nHost: localhost\r\n\r\n"
             connection.sendall(ask * 200)
             connection.recv(1)
@@ -383,7 +387,7 @@ warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: 
 with adb.connect("memory://", monitor="on", folder=sys.argv[1]) as db:
     child = os.fork()
     if child == 0:
-        signal.alarm(30)
+        signal.alarm(int(sys.argv[2]))
         db.close()
         os._exit(0)
     _, status = os.waitpid(child, 0)
@@ -395,7 +399,7 @@ print(status, told == os.getpid())
 
 def test_server_that_a_fork_closes_goes_on_in_the_parent(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", FORKING, str(tmp_path)],
+        [sys.executable, "-c", FORKING, str(tmp_path), str(round(PATIENCE_S))],
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,

@@ -345,7 +345,7 @@ def test_link_outlives_the_process_that_triggered_the_rule(database_url: str) ->
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
-        timeout=4 * PATIENCE_S,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert program.returncode == -signal.SIGKILL, program.stderr

@@ -17,6 +17,8 @@ from zipfile import ZipFile
 
 import pytest
 
+from tests.patience import PATIENCE_S
+
 if TYPE_CHECKING:
     from email.message import Message
 
@@ -26,7 +28,6 @@ PACKAGES: tuple[str, ...] = tuple(
     PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
 )
 VERSION: str = PYPROJECT["project"]["version"]
-SECONDS_MAX = 120
 
 _NOT_IN_A_TREE = (".git", "__pycache__", ".venv", ".activedb", "*.egg-info", ".*_cache", "dist")
 
@@ -97,7 +98,7 @@ def _hatchling(target: str, source: Path, into: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=SECONDS_MAX,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout

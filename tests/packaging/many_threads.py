@@ -16,10 +16,10 @@ import threading
 import time
 
 from lockmgr import Deadlock, LockManager, Mode, VerifyingLockTable
+from tests.patience import PATIENCE_S
 
 THREADS = 8
 ACCOUNTS = 6
-SECONDS_MAX = 60
 
 
 class Bank:
@@ -43,7 +43,7 @@ class Bank:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(SECONDS_MAX)
+            thread.join(PATIENCE_S)
             if thread.is_alive():
                 faulthandler.dump_traceback()
                 raise SystemExit(f"a thread hangs:\n{self.locks.dump()}")

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE_S
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROGRAM = REPOSITORY / "tests" / "packaging" / "many_threads.py"
 SEED = int(os.environ.get("ACTIVEDB_TEST_SEED", "0"))
@@ -29,7 +31,7 @@ def _run(python: str, scale: int) -> str:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=2 * PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, f"seed {SEED}: {done.stderr}"

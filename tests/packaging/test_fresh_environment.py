@@ -22,7 +22,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.packaging.distributions import PYPROJECT, SECONDS_MAX, VERSION
+from tests.packaging.distributions import PYPROJECT, VERSION
+from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from tests.packaging.distributions import Distributions
@@ -78,7 +79,7 @@ class Fresh:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=5 * SECONDS_MAX,
+            timeout=PATIENCE_S,
             check=False,
         )
 
@@ -120,7 +121,7 @@ def _install(fresh: Fresh, wheel: Path) -> None:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=SECONDS_MAX,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -199,7 +200,6 @@ def test_entry_points_are_found(fresh: Fresh) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(600)
 def test_demo_runs_and_agrees_with_the_recount(fresh: Fresh, scale: int) -> None:
     if scale == 1:
         pytest.skip("the demo in a fresh environment runs with ACTIVEDB_TEST_SCALE above 1")

@@ -11,6 +11,7 @@ import pytest
 import activedb as adb
 from activedb.errors import ServerUnreachable
 from tests.databases import place
+from tests.patience import PATIENCE_S
 from tests.rules.listing import listed, row, stored
 
 if TYPE_CHECKING:
@@ -196,7 +197,7 @@ def test_program_that_is_started_again_finds_its_rule_as_it_left_it(database_url
             capture_output=True,
             text=True,
             check=True,
-            timeout=60,
+            timeout=PATIENCE_S,
         ).stdout.strip()
         for _ in range(2)
     ]

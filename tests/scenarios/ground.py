@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import create_engine, make_url, text
 
-from tests.databases import place
+from tests.databases import LOCK_TIMEOUT_MS, place
 from tests.scenarios.schema import NAMES, declare
 from tests.scenarios.watched import WatchedOffers, WatchedPool
 
@@ -70,9 +70,9 @@ class Ground:
             url = make_url(server_url).update_query_dict({"options": options})
             where = url.render_as_string(hide_password=False)
             self._place = self._exit.enter_context(place(where))
-            search = {"options": f"-c search_path={self._place._schema} -c lock_timeout=30s"}
+            options = f"-c search_path={self._place._schema} -c lock_timeout={LOCK_TIMEOUT_MS}"
             self._engine = create_engine(
-                server_url, isolation_level="AUTOCOMMIT", connect_args=search
+                server_url, isolation_level="AUTOCOMMIT", connect_args={"options": options}
             )
             self._exit.callback(self._engine.dispose)
             self._connection = self._exit.enter_context(self._engine.connect())

@@ -17,7 +17,6 @@ from tests.scenarios.script import Script
 
 SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
 SEED = int(os.environ.get("ACTIVEDB_TEST_SEED", "0"))
-pytestmark = pytest.mark.timeout(180 * SCALE)
 WALKS = {"memory": 40, "postgres": 16, "apart": 6}
 STEPS = 40
 TOPS = ("T1", "T2", "T3")

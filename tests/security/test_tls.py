@@ -15,6 +15,7 @@ import activedb as adb
 from activedb.errors import InvalidURL, ServerUnreachable
 from activedb.store import staging
 from activedb.store._account import server_account
+from tests.patience import PATIENCE_S
 from tests.servers import plain_server, temporary_folder
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def _openssl(*arguments: str | Path) -> None:
         check=True,
         capture_output=True,
         stdin=subprocess.DEVNULL,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_bridge._exchange import Exchange, RefusedError
+from tests.patience import PATIENCE_S
 
 
 def nothing() -> None:
@@ -76,12 +77,12 @@ def test_exchange_interrupt_stops_the_producer_and_leaves(while_applying: bool) 
 
     def apply(number: int) -> None:
         interrupt()
-        threading.Event().wait(60)
+        threading.Event().wait(PATIENCE_S)
 
     def produce() -> None:
         if not while_applying:
             interrupt()
-            assert stopping.wait(60)
+            assert stopping.wait(PATIENCE_S)
         try:
             exchange.offer(1)
         except RefusedError:
@@ -109,7 +110,7 @@ def test_exchange_interrupt_that_does_not_end_the_wait_is_heeded_all_the_same() 
         # The signal meets this thread, so the caller's goes on waiting, as it does when the signal
         # comes just before it begins to wait.
         signal.pthread_kill(threading.get_ident(), signal.SIGINT)
-        assert stopping.wait(60)
+        assert stopping.wait(PATIENCE_S)
 
     with pytest.raises(KeyboardInterrupt):
         exchange.run(produce, lambda _: None, stopping.set)

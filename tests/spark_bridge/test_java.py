@@ -9,6 +9,7 @@ import pytest
 from activedb.errors import ConfigurationError, JavaNotFound
 from spark_bridge import _java
 from spark_bridge._java import check_tools
+from tests.patience import PATIENCE_S
 
 
 def fake_java(folder: Path, says: str, code: int = 0) -> Path:
@@ -82,7 +83,7 @@ except JavaNotFound as error:
         env={"PATH": "", "PYTHONPATH": str(root)},
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=PATIENCE_S,
         check=True,
     )
     assert done.stderr == ""

@@ -21,6 +21,7 @@ import pytest
 from activedb.errors import ConfigurationError, DefinitionError, FeedFailed
 from activedb.streams import AtomicBatch, Kafka, Positions, Rate, Replay, Socket, Stream
 from spark_bridge import SparkFeed
+from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
@@ -140,7 +141,7 @@ def test_replay_killed_in_a_batch_goes_on_with_the_same_one(playground: Any, col
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
     printed = done.stdout.splitlines()
@@ -199,7 +200,7 @@ def test_replay_is_a_source_of_spark_by_its_name(playground: Any, spark: Any) ->
         .trigger(availableNow=True)
         .start()
     )
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(PATIENCE_S)
     rows = [row.value for row in spark.table("replayed").collect()]
     assert rows == ["1,CLICK,ann", "3601,CLICK,bob"], "what is there now is there now"
 
@@ -234,7 +235,7 @@ class Server:
                 with connection:
                     connection.sendall("".join(f"{line}\n" for line in lines).encode())
                     if not close:
-                        self._closing.wait(60)
+                        self._closing.wait(PATIENCE_S)
 
         threading.Thread(target=run, daemon=True).start()
 

@@ -21,7 +21,7 @@ from tests.spark_bridge.resuming import SCHEMA, Fed, lines
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
 FILES = adb.Files("csv", schema=SCHEMA)
 

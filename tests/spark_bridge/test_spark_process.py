@@ -11,7 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+from tests.patience import PATIENCE_S
+
+pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).parents[2]
 SETUP = """
@@ -87,7 +89,7 @@ assert [batch.batch_id for batch in batches] == [0, 0, 0]
 assert batches[0].table.equals(batches[1].table)
 """
     process = start(tmp_path, script)
-    out, err = process.communicate(timeout=150)
+    out, err = process.communicate(timeout=PATIENCE_S)
     assert (out, err, process.returncode) == ("", "", 0)
     assert left_behind(tmp_path) == ["check point", "input", "replayed", "temp"]
 
@@ -105,7 +107,7 @@ except KeyboardInterrupt:
     said, pid = process.stdout.readline().split()
     assert said == "applied"
     os.killpg(process.pid, signal.SIGINT)  # as the terminal does: the JVM gets it, too
-    out, err = process.communicate(timeout=150)
+    out, err = process.communicate(timeout=PATIENCE_S)
     assert (out, err, process.returncode) == ("interrupted\n", "", 130)
     assert not psutil.pid_exists(int(pid))
     assert left_behind(tmp_path) == ["check point", "input", "temp"]
@@ -128,7 +130,7 @@ assert batches[0].table.equals(batches[1].table)
 print(*(batch.batch_id for batch in batches))
 """
     process = start(tmp_path, script)
-    out, err = process.communicate(timeout=150)
+    out, err = process.communicate(timeout=PATIENCE_S)
     assert (err, process.returncode) == ("", 0)
     assert out.splitlines() == [
         "stream 'lines': Spark's Java process ended unexpectedly, with status -9",

@@ -32,6 +32,7 @@ from activedb.store._system import dead_letters
 from activedb.streams import Files
 from spark_bridge import SparkFeed, SparkTasks
 from tests.databases import place
+from tests.drawing import SEED
 from tests.engine.ledger import read
 from tests.engine.programs.bank import OpenBank, bank, tables
 from tests.scheduling.comparison import SCALE, check
@@ -74,7 +75,14 @@ def test_random_workloads_on_executors_give_the_serial_order(cluster: Any) -> No
     for seed in range(2 * SCALE):
         scheduler = Partitioned((SerialOrder, TPG)[seed % 2](), runner)
         p = Parameters(
-            seed=seed, keys=60, skew=0.0, length=2, states=2, computed=0.02, ranges=0.02, pieces=2
+            seed=SEED + seed,
+            keys=60,
+            skew=0.0,
+            length=2,
+            states=2,
+            computed=0.02,
+            ranges=0.02,
+            pieces=2,
         )
         check(lambda it=scheduler: it, workload(p))  # type: ignore[misc]
     assert runner.tasks >= 2

@@ -80,7 +80,7 @@ class User:
         """Let it end and return its exit code."""
         assert self.process.stdin is not None
         self.process.stdin.close()
-        return self.process.wait(timeout=30)
+        return self.process.wait(timeout=PATIENCE_S)
 
     def __enter__(self) -> Self:
         return self
@@ -116,9 +116,9 @@ def postmaster(home: Path) -> psutil.Process:
     return psutil.Process(int((home / "data" / "postmaster.pid").read_text().split("\n", 1)[0]))
 
 
-def wait_until(condition: Callable[[], bool], wait_s_max: float = PATIENCE_S) -> None:
+def wait_until(condition: Callable[[], bool]) -> None:
     """Return once a condition of other processes holds."""
-    deadline_s = time.monotonic() + wait_s_max
+    deadline_s = time.monotonic() + PATIENCE_S
     pause = threading.Event()
     while not condition():
         assert time.monotonic() < deadline_s, "the awaited condition does not come about"

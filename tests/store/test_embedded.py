@@ -15,6 +15,7 @@ from sqlalchemy import create_engine, make_url, text
 
 from activedb.errors import ConfigurationError, ServerUnreachable
 from activedb.store.embedded import EmbeddedServer
+from tests.patience import PATIENCE_S
 from tests.store.server_users import (
     START,
     START_AND_WAIT,
@@ -110,7 +111,7 @@ for _ in range({3 * scale}):
 """
     with contextlib.ExitStack() as stack:
         users = [stack.enter_context(User(program, used_folder)) for _ in range(3)]
-        assert [user.process.wait(timeout=60) for user in users] == [0, 0, 0]
+        assert [user.process.wait(timeout=PATIENCE_S) for user in users] == [0, 0, 0]
     assert server_processes(used_folder) == []
 
 
@@ -232,7 +233,7 @@ def test_server_ended_during_initdb_is_initialised_anew(
     with User(START_AND_WAIT, server_folder) as user:
         wait_until((home / "data.new" / "base").exists)
         os.killpg(user.process.pid, number)
-        assert user.process.wait(timeout=30) != 0
+        assert user.process.wait(timeout=PATIENCE_S) != 0
         assert not (home / "data").exists()
     with EmbeddedServer.start(server_folder) as server:
         assert ask(server.url, "SELECT 1") == 1

@@ -10,6 +10,7 @@ from sqlalchemy import select, text
 from activedb.store import Journal
 from activedb.store._system import pending_firings
 from tests.databases import Place, in_thread, until
+from tests.patience import PATIENCE_S
 from tests.store.flushing import opened
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ def test_claims_at_the_same_time_share_the_firings(server_place: Place) -> None:
         return found
 
     claims = [in_thread(claim_all, process) for process in (ours, others)]
-    found = [name for claim in claims for name in claim.result(30)]
+    found = [name for claim in claims for name in claim.result(PATIENCE_S)]
     # Who meets only rows that the other one has locked at this moment ends early.
     found += claim_all(ours)
     assert sorted(found) == sorted(f"f{n}" for n in range(40))
@@ -377,5 +378,5 @@ def test_firing_and_the_one_that_triggered_it_that_end_at_once_leave_nothing(
         assert ours.journal.finish(connection, below, keep=False)
         ending = in_thread(end_above)
         until(lambda: any(backend.blockers for backend in ours.store.backends()))
-    ending.result(30)
+    ending.result(PATIENCE_S)
     assert ours.rows() == {}

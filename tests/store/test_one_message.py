@@ -78,11 +78,11 @@ SLOW = {
 
 
 def make_slow(store: Store, part: str) -> None:
-    """Let an update of the table take half a minute at the server."""
+    """Let an update of the table take longer at the server than anybody waits."""
     with store.short() as connection:
         connection.exec_driver_sql(
             "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql "
-            "AS 'BEGIN PERFORM pg_sleep(30); RETURN NEW; END'"
+            f"AS 'BEGIN PERFORM pg_sleep({2 * PATIENCE_S}); RETURN NEW; END'"
         )
         connection.exec_driver_sql(f"{SLOW[part]} FOR EACH ROW EXECUTE FUNCTION slow()")
 

@@ -181,7 +181,7 @@ def test_more_transactions_than_connections_all_have_their_turn(database_url: st
                 db.run(one_more, key)
 
         for worker in [in_thread(work, key) for key in range(crowd)]:
-            worker.result(3 * PATIENCE_S)
+            worker.result(PATIENCE_S)
         with db.transaction() as t:
             rows = t.get_many(table, range(crowd))
         assert [row and row["n"] for row in rows.values()] == [5] * crowd

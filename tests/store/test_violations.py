@@ -329,7 +329,7 @@ def test_statement_that_is_cancelled_is_no_lost_connection(server: Store) -> Non
 
         def sleep() -> None:
             with translated("sleep"):
-                connection.execute(text("SELECT pg_sleep(30)"))
+                connection.execute(text(f"SELECT pg_sleep({2 * PATIENCE_S})"))
 
         sleeping = in_thread(sleep)
         until(lambda: is_asleep(server, number))

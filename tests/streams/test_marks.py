@@ -14,6 +14,7 @@ import pyarrow
 import pytest
 
 from activedb.streams import Marks, Stream, newest_times
+from tests.drawing import drawn
 
 pa: Any = pyarrow
 NAMES = ("north", "south", "east", "", None)
@@ -71,7 +72,7 @@ def punctuation_us(
 
 @pytest.mark.parametrize("seed", range(20))
 def test_producers_as_a_model_that_looks_at_all_batches(seed: int) -> None:
-    of = random.Random(seed)
+    of = drawn("marks", seed)
     gates = stream(
         producer="gate",
         producers=of.choice(((), ("north",), ("north", "west"))),

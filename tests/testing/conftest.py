@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from tests.servers import temporary_folder
 
 SubRun = Callable[..., Any]
@@ -34,7 +35,7 @@ def sub_run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, kept: Pa
             *("-p", "pytest_activedb", "--strict-markers", "-W", "error"),
             *("-o", f"cache_dir={kept}"),
             *options,
-            timeout=120,
+            timeout=PATIENCE_S,
         )
 
     return run

@@ -13,6 +13,7 @@ from activedb import State
 from activedb.errors import TransactionAborted, TransactionCancelled
 from lockmgr import LockManager, LockTable
 from tests.databases import in_thread, until
+from tests.patience import PATIENCE_S
 from tests.transactions.bank import Bank, open_bank
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 DEEP = 2_000
 WIDE = 2_000
-PATIENCE_S = 120
 
 
 def big_bank(where: Place, threads: int) -> Bank:

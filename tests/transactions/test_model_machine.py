@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from activedb import Transaction
 
 SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
-pytestmark = pytest.mark.timeout(180 * SCALE)
 LANES = st.sampled_from([0, 1])
 KEYS = st.integers(0, 3)
 NUMBERS = st.none() | st.integers(-3, 3)

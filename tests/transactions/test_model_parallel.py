@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from activedb import Child, Transaction
 
 SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
-pytestmark = pytest.mark.timeout(180 * SCALE)
 QUICK = settings(
     max_examples=200 * SCALE,
     deadline=None,

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from tests.databases import Place
 
 pytestmark = [
-    pytest.mark.timeout(120),
     pytest.mark.filterwarnings("ignore:SELECT statement has a cartesian product"),
 ]
 

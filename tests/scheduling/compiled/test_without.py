@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+from tests.patience import PATIENCE_S
+
 NO_NUMBA = """
 import sys
 sys.modules["numba"] = None
@@ -38,7 +40,7 @@ else:
 
 
 def _run(text: str) -> None:
-    subprocess.run([sys.executable, "-c", text], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", text], check=True, timeout=PATIENCE_S)
 
 
 def test_without_numba_programs_run_in_python() -> None:

@@ -9,6 +9,7 @@ from activedb.scheduling import At
 from activedb.scheduling.locking import Lock, LockTable
 from activedb.scheduling.locking._gate import Stopped
 from activedb.scheduling.locking._modes import Compatibility
+from tests.patience import PATIENCE_S
 
 __all__ = ["Requests"]
 
@@ -45,13 +46,13 @@ class Requests:
     def settle(self) -> None:
         """Wait until every request is granted, stopped or waits."""
         with self._changed:
-            assert self._changed.wait_for(lambda: not self._running, timeout=60)
+            assert self._changed.wait_for(lambda: not self._running, timeout=PATIENCE_S)
 
     def end(self) -> None:
         """Stop all that waits."""
         self.table.stop()
         for thread in self._threads:
-            thread.join(60)
+            thread.join(PATIENCE_S)
             assert not thread.is_alive()
 
     def _ask(self, at: At, locks: tuple[Lock, ...]) -> None:

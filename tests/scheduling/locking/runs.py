@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 
 from activedb.scheduling import Access, At, Scheduler, SharedTable, State, STransaction
 from activedb.scheduling.locking import LWM, S2PL, Gate
+from tests.patience import PATIENCE_S
 
 __all__ = ["KINDS", "a", "b", "made", "outcome_of", "run", "scheduler"]
 
 KINDS = ["s2pl table", "s2pl row", "lwm table", "lwm row"]
-LIMIT_S = 10
 a = SharedTable("a", key=int, initial=0)
 b = SharedTable("b", key=int, initial=0)
 
@@ -55,6 +55,6 @@ def outcome_of(act: Callable[[], object]) -> BaseException | None:
 
     thread = threading.Thread(target=watched, daemon=True)
     thread.start()
-    thread.join(LIMIT_S)
-    assert not thread.is_alive(), f"it has not ended within {LIMIT_S} seconds"
+    thread.join(PATIENCE_S)
+    assert not thread.is_alive(), f"it has not ended within {PATIENCE_S} seconds"
     return raised[0] if raised else None

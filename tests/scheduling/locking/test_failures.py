@@ -23,6 +23,7 @@ from activedb.scheduling import (
 )
 from activedb.scheduling.locking import LWM, PushBased, Turns
 from activedb.scheduling.locking._gate import Stopped
+from tests.patience import PATIENCE_S
 from tests.scheduling.locking.runs import KINDS, a, b, made, outcome_of, run, scheduler
 from tests.scheduling.locking.ward import at
 
@@ -36,7 +37,7 @@ class Interrupted(BaseException):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("threads", [1, 3])
 def test_what_is_no_exception_ends_the_run_and_wakes_all_who_wait(kind: str, threads: int) -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())
 
     def fail(value: int) -> int:
         raise Interrupted
@@ -46,7 +47,7 @@ def test_what_is_no_exception_ends_the_run_and_wakes_all_who_wait(kind: str, thr
     ]
     with pytest.raises(Interrupted):
         run(scheduler(kind, threads), transactions)
-    assert threading.active_count() == before
+    assert set(threading.enumerate()) <= before
     assert all(t.outcome is None for t in transactions)
 
 
@@ -126,7 +127,7 @@ def test_function_that_goes_on_after_the_run_has_failed_writes_nothing(kind: str
             waits.set()
 
     def fail(value: int) -> int:
-        waits.wait(10)
+        waits.wait(PATIENCE_S)
         raise Interrupted
 
     state = State([a, b])
@@ -203,7 +204,7 @@ def test_request_that_fails_ends_the_run(kind: str) -> None:
             raise Broken
 
     def wait(value: int) -> int:
-        return value + asks.wait(10)
+        return value + asks.wait(PATIENCE_S)
 
     waited_for = made(at(1), lambda t: t.write(a[1], wait))
     waiting = reads_stubbornly(2, a[1])

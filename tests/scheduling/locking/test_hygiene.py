@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 from collections.abc import Callable
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from activedb.events import Occurrence
 from activedb.scheduling import Scheduler, SerialOrder
 from activedb.scheduling.locking import LWM, S2PL, SEI
+from tests.drawing import drawn
 from tests.engine.hygiene import KINDS, behave, expected
 from tests.scheduling.comparison import SCALE
 from tests.scheduling.locking.hygiene import history_of
@@ -65,7 +65,7 @@ def test_violation_follows_from_a_warning_until_the_worker_sanitises(name: str) 
 def test_random_behaviour_gives_what_one_loop_in_the_order_of_time_gives(
     seed: int, name: str
 ) -> None:
-    r = random.Random(seed)
+    r = drawn("hygiene", seed)
     events = [
         behave(r.choice(KINDS), second + r.random() / 2, r.choice([1, 2]), r.choice("ab"))
         for second in range(60)

@@ -18,6 +18,7 @@ from activedb.scheduling.locking import (
     Mode,
     locks_of,
 )
+from tests.drawing import drawn
 from tests.scheduling.comparison import SCALE
 from tests.scheduling.locking.requests import Requests
 from tests.scheduling.locking.ward import (
@@ -150,7 +151,9 @@ Wanted = set[tuple[str, int | None, bool]]
 """Tables, keys (None: all of them), whether to write."""
 
 
-def drawn(r: random.Random, place: At, granularity: Granularity) -> tuple[STransaction, Wanted]:
+def random_transaction(
+    r: random.Random, place: At, granularity: Granularity
+) -> tuple[STransaction, Wanted]:
     access, wanted = Access(), set()
     for _ in range(r.randint(1, 3)):
         table, key, writes = r.choice(tables), r.choice([0, 1, 2, None]), r.random() < 0.5
@@ -183,7 +186,7 @@ def is_free(place: At, live: dict[At, Wanted], wanted: Wanted, *, reads_block: b
 def test_random_requests_are_granted_when_no_older_lock_is_in_the_way(
     seed: int, protocol: str, granularity: Granularity
 ) -> None:
-    r = random.Random(seed)
+    r = drawn("requests", seed)
     requests = Requests(FIGURE_3_S2PL if protocol == "s2pl" else FIGURE_3_LWM)
     arrivals = [at(second) for second in range(1, 13)]
     r.shuffle(arrivals)
@@ -196,7 +199,7 @@ def test_random_requests_are_granted_when_no_older_lock_is_in_the_way(
         what = r.choice(["insert", "ask", "punctuate", "release"])
         if what == "insert" and arrivals:
             place = arrivals.pop()
-            transaction, wanted = drawn(r, place, granularity)
+            transaction, wanted = random_transaction(r, place, granularity)
             locks[place], live[place] = list(locks_of(transaction, granularity)), wanted
             requests.table.insert(place, locks[place])
         elif what == "ask" and set(live) - asked:

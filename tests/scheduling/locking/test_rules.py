@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import operator
-import random
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -29,6 +28,8 @@ from activedb.scheduling import (
 )
 from activedb.scheduling._detection import MOMENT, Detection
 from activedb.scheduling.locking import LWM, S2PL, SEI
+from tests.drawing import Worlds
+from tests.patience import PATIENCE_S
 from tests.scheduling.comparison import SCALE
 
 counts = SharedTable("counts", key=str, initial=0)
@@ -192,7 +193,8 @@ def test_condition_that_waits_outside_lets_later_rules_go_on_with_lwm(granularit
     p, acted = program(), threading.Event()
 
     def asks(t: View, o: Occurrence) -> bool:
-        return t.read(counts["n"]) == 0 and acted.wait(60)  # as of its time, then as of ours
+        # As of its time, then as of ours.
+        return t.read(counts["n"]) == 0 and acted.wait(PATIENCE_S)
 
     @p.rule(
         event("A"), reads=refs("n"), writes=lambda o: [other[1]], when=asks, name="after asking"
@@ -431,9 +433,6 @@ def comparable(outputs: list[Any]) -> list[Any]:
 
 @pytest.mark.parametrize("seed", range(3 * SCALE))
 def test_every_scheduler_arrival_and_cut_gives_the_same(seed: int) -> None:
-    r = random.Random(seed)
-    events = [e(r.choice("ABC"), 10 + n * r.random(), r.choice([1, 2])) for n in range(40)]
-
     def results(scheduler: Scheduler, cuts: int) -> tuple[Any, ...]:
         run, outputs = ProgramRun(rich_program(), scheduler), []
         for number in range(cuts):
@@ -444,8 +443,11 @@ def test_every_scheduler_arrival_and_cut_gives_the_same(seed: int) -> None:
             outputs += fed.outputs
         return comparable(outputs), newest(run), run.state.of(other).newest()
 
-    expected = results(SerialOrder(), 1)
-    assert len(expected[0]) > 20
+    worlds = Worlds(1, "rules", seed, outputs=20)
+    for r in worlds:
+        events = [e(r.choice("ABC"), 10 + n * r.random(), r.choice([1, 2])) for n in range(40)]
+        expected = results(SerialOrder(), 1)
+        worlds.met["outputs"] = len(expected[0])
     for scheduler in (SEI(), S2PL("table"), S2PL(), LWM("table"), LWM(), SerialOrder()):
         for cuts in (1, 7, 600):
             assert results(scheduler, cuts) == expected

@@ -20,6 +20,7 @@ from activedb.scheduling.tpg.__main__ import main as command
 from activedb.scheduling.tpg._model import decide, serial_is_fastest, threads_run_python_at_once
 from activedb.scheduling.tpg._parts import Known
 from activedb.scheduling.tpg._pilots import PILOTS_MAX, PILOTS_MIN, Pilots, pilots_due
+from tests.patience import PATIENCE_S
 from tests.scheduling.tpg.ledger import s_transaction, streaming_ledger, transfer, write
 
 accounts = SharedTable("accounts", key=str, initial=100)
@@ -262,7 +263,7 @@ def test_two_groups_run_at_once() -> None:
     meeting = threading.Barrier(2)
 
     def meet(value: Any) -> Any:
-        meeting.wait(timeout=60)
+        meeting.wait(timeout=PATIENCE_S)
         return value + 1
 
     together = [
