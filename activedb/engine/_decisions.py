@@ -326,7 +326,7 @@ class Decisions:
             self.do_chosen()
         except ActiveDBError:
             _LOG.warning("what other processes decide is looked for later", exc_info=True)
-        if any(entry.subscription.undecided for entry in self._catalog.entries()):
+        if any(entry.undecided for entry in self._catalog.entries()):
             self._look_later()
 
     def _look_later(self) -> None:

@@ -315,7 +315,7 @@ class Monitor:
                     "p50_s": 0.0 if latencies is None else latencies.quantile(0.5),
                     "p99_s": 0.0 if latencies is None else latencies.quantile(0.99),
                     "partials": entry.partials,
-                    "undecided": entry.subscription.undecided,
+                    "undecided": entry.undecided,
                     "last_fired_s": (figure.last_fired_s or None) if figure else None,
                 }
             )
