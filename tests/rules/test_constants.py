@@ -170,7 +170,7 @@ def fed(catalog: Catalog, o: Occurrence, *, finds: bool) -> list[tuple[str, Any]
     for subscription in catalog.concerned_by(o) if finds else catalog.listening_to(o.key):
         name = subscription.rule.name
         try:
-            matches, is_kept = subscription.feed_kept(o)
+            matches, is_kept, *_ = subscription.feed_kept(o)
         except (BadEvent, UncertainOrder, TypeError) as error:
             for each in reversed(kept):
                 each.withdraw(o)
