@@ -200,7 +200,7 @@ def occurrences(plan: Plan) -> list[Occurrence]:
 
 def advanced(entry: RegisteredRule, us: int) -> Any:
     try:
-        return [match.us for match in entry.subscription.advance(us)]
+        return [match.us for match in entry.subscription.advance(us).matches]
     except (BadEvent, UncertainOrder, TypeError) as error:
         return str(error)
 
