@@ -55,6 +55,8 @@ attached as ``__cause__``::
         │   ├── UncertainOrder        what an event completes depends on an order nobody knows
         │   ├── PartialsExceeded      a pattern keeps as many events as it may, and refuses more
         │   └── MatchesExceeded       one event completes more matches of a pattern than it may
+        │   └── PartialsExceeded      a pattern keeps as many events as it may, and refuses more
+        ├── DecisionClosed            an open choice has been made already, or can no longer be
         ├── ProducerSilent            a producer has not been heard of for too long
         ├── StreamFull                as many events as may wait for a producer do so
         ├── AccessError               an s-transaction accessed what it must not
@@ -95,6 +97,7 @@ __all__ = [
     "ConstraintViolation",
     "CycleLimitExceeded",
     "Deadlock",
+    "DecisionClosed",
     "DefinedTwice",
     "DefinitionError",
     "FeedFailed",
@@ -565,6 +568,20 @@ class UncertainOrder(BadEvent):
         self.rivals = rivals
         self.undecided = undecided
         self.rule = rule
+
+
+class DecisionClosed(StreamError):
+    """A choice that was open has been made already, or can no longer be made.
+
+    Attributes
+    ----------
+    decision : str
+        Its id.
+    """
+
+    def __init__(self, message: str, *, decision: str = ""):
+        super().__init__(message)
+        self.decision = decision
 
 
 class PartialsExceeded(BadEvent):

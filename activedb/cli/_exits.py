@@ -7,7 +7,7 @@ status     meaning
 1          the run failed; or what was asked for is not so: (demo) the outcome disagrees with the
            recount, (audit) violations, (doctor) problems, (migrate --check) migrations are due,
            (rules analyze --strict) findings, (dead-letter retry) some are left, (batches
-           compensate) it was not done
+           compensate) it was not done, (decisions resolve) it was decided before
 2          wrong usage, configuration or definition
 3          no database server answers
 130        interrupted (a follower that Ctrl-C has ended, too); a worker or follower told twice

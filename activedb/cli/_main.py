@@ -18,6 +18,7 @@ from activedb.cli._audit import run_audit
 from activedb.cli._batches import app as batches
 from activedb.cli._bench import bench
 from activedb.cli._dashboard import dashboard
+from activedb.cli._decisions import app as decisions
 from activedb.cli._demo import run_demo
 from activedb.cli._doctor import doctor
 from activedb.cli._exits import INTERRUPTED, message_of, status_of
@@ -47,6 +48,7 @@ app = typer.Typer(
 )
 app.add_typer(rules, name="rules")
 app.add_typer(dead_letters, name="dead-letter")
+app.add_typer(decisions, name="decisions")
 app.add_typer(batches, name="batches")
 
 

@@ -80,6 +80,16 @@ _TABLES: tuple[tuple[str, str, Columns], ...] = (
         ),
     ),
     (
+        "decisions",
+        "decisions not made",
+        (
+            ("rule", _of("rule")),
+            ("status", _of("status")),
+            ("decisions", _of("count")),
+            ("the oldest since", lambda row: _time(row["oldest"])),
+        ),
+    ),
+    (
         "leases",
         "leases",
         (

@@ -323,8 +323,16 @@ class Follower:
         self, subscription: Subscription, o: Occurrence, taken: _Taken, t: Transaction
     ) -> None:
         rule = subscription.rule
+        fed: list[Fed] = []
+
+        def refused(rule: Rule, error: Exception) -> bool:
+            taken.is_changed = True
+            self._triggering.refuse(t, rule, f"{t.path}#{self._reader.changes}", o, error)
+            return True
+
         try:
-            items, kept = self._triggering.feed_to(subscription, o, t)
+            found = self._triggering.feed_to(subscription, o, t)
+            items = self._triggering.took(t, subscription, o, found, fed, refused)
         except Exception as error:  # a predicate of the user's, or a row that lacks a value
             if is_systemic(error, t):
                 raise
@@ -333,8 +341,8 @@ class Follower:
             self._triggering.keep_letter(t, letter)
             taken.is_changed = True
             return
-        if kept:
-            self._triggering.keep(t, [Fed(subscription, o)])
+        if fed:
+            self._triggering.keep(t, fed)
             taken.is_changed = True
         if not items:
             return

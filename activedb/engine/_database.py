@@ -17,6 +17,7 @@ from activedb.clock import Clock, SystemClock
 from activedb.config import Settings
 from activedb.engine._changes import Follower, FollowProgress
 from activedb.engine._dead_letters import DeadLetters, Retried
+from activedb.engine._decisions import Decisions
 from activedb.engine._following import follow, tables_of_rules
 from activedb.engine._forks import track
 from activedb.engine._future import FutureLimit
@@ -54,6 +55,7 @@ from activedb.scheduling import Program, Scheduler, SharedTable
 from activedb.spelling import did_you_mean
 from activedb.store import (
     Connection,
+    DecisionRows,
     DetectorRows,
     Journal,
     ProgramJournal,
@@ -155,6 +157,7 @@ class Database:
             kept=self._kept,
             counters=counters,
             write_letters=self._write_letters,
+            write_choices=lambda t, choices: self._decisions.record(t, choices),
             cycles_max=settings.cycles_max,
             cascade_max=settings.cascade_max,
             breadth_first=settings.cascade_order == "breadth_first",
@@ -170,12 +173,23 @@ class Database:
         self._dead_letters = DeadLetters(
             self._launcher.journal, self._catalog, self._triggering, self._forest
         )
-        self._worker = Worker(self._launcher, settings.threads)
-        if self._store.is_shared:
-            self._store.raised = Raised(self._catalog, self._store.schema)
         self._timekeeper = Timekeeper(clock, self._catalog, self._lines, self._launcher)
         self._timekeeper.forest = self._forest
         self._timekeeper.triggering = self._triggering
+        self._decisions = Decisions(
+            DecisionRows(self._store),
+            catalog=self._catalog,
+            lines=self._lines,
+            kept=self._kept,
+            forest=self._forest,
+            triggering=self._triggering,
+            clock=clock,
+            streams=self._stream_runs.keys(),
+            watch=self._timekeeper.watch,
+        )
+        self._worker = Worker(self._launcher, settings.threads)
+        if self._store.is_shared:
+            self._store.raised = Raised(self._catalog, self._store.schema)
         self._lines.on_clock = self._timekeeper.moved
         self._catalog.on_applied = self._timekeeper.applied
         rows = RuleRows(self._store)
@@ -244,7 +258,7 @@ class Database:
         after: Iterable[str] = (),
         partials_max: int | None = None,
         on_full: str = "drop_oldest",
-        on_uncertain: OnUncertain = "raise",
+        on_uncertain: OnUncertain = "certain",
         reads: Any = None,
         writes: Any = None,
         raises: Any = None,
@@ -298,7 +312,10 @@ class Database:
             (``db.rules[name].dropped`` counts them), or the event is refused with
             `PartialsExceeded`.
         on_uncertain : {"raise", "certain", "possible", "reading"} or callable
-            What to make of events whose timestamps do not tell their order.
+            What to make of events whose timestamps do not tell their order: what is certain, and
+            the rest is left open (`decisions`); the same with a dead letter ("raise"); all that is
+            possible; as the readings say; or what the function chooses, which gets the
+            `UncertainOrder`.
         reads, writes : list, optional
             For `analyze_rules`, and for rules without `on`: what condition and action may read
             and write; tables, mapped classes, columns or ``"table.column"``, of writes also
@@ -784,6 +801,11 @@ class Database:
         _check_callback(on_progress, "on_progress=")
         return self._dead_letters.retry_all(source, on_progress)
 
+    @property
+    def decisions(self) -> Decisions:
+        """The choices that nobody can make who knows the timestamps alone; see `Decisions`."""
+        return self._decisions
+
     # -- streams ---------------------------------------------------------------------------
 
     def stream(self, name: str, /, *, source: Source | None = None, **declaration: Any) -> Stream:
@@ -851,8 +873,10 @@ class Database:
                 future=self._future,
                 membership=membership,
                 rows=self._detector_rows,
+                watch=self._timekeeper.watch,
                 **self._programs_of(stream),
             )
+            self._decisions.do_chosen(stream.name)
         return run
 
     def program(

@@ -111,6 +111,13 @@ class DeadLetters:
             )
 
     def _retry(self, letter: Letter) -> Retried:
+        if letter.kind == "event" and letter.source.startswith(_OF_RULE):
+            return Retried(
+                letter,
+                "event",
+                "the rule's event could not take this in, and all other rules have: mend the rule "
+                "or decide (`activedb decisions`), and delete the letter",
+            )
         if letter.kind == "event":
             return Retried(
                 letter,

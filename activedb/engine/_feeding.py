@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from activedb.errors import StoreError
 from activedb.events import Detector, Occurrence, Query
-from activedb.rules import Subscription
+from activedb.rules import Subscription, Taken
 from activedb.transactions import Transaction
 
 __all__ = ["advanced", "fed_alone", "passed_over"]
@@ -20,8 +20,8 @@ def fed_alone(
     o: Occurrence,
     t: Transaction,
     contemporaries: Sequence[Occurrence] = (),
-) -> tuple[list[Occurrence], bool]:
-    """Feed `o`, raised in `t`, to the detector; matches, and whether it has kept something.
+) -> Taken:
+    """Feed `o`, raised in `t`, to the detector.
 
     What an event uses up is certain only when its transaction has committed. So whoever feeds such
     a detector locks it until the end of the hierarchy, as if it were a row that it writes.
@@ -32,7 +32,7 @@ def fed_alone(
         return subscription.feed_kept(o, contemporaries=contemporaries)
     is_fed = False
 
-    def feed(c: Transaction) -> tuple[list[Occurrence], bool]:
+    def feed(c: Transaction) -> Taken:
         nonlocal is_fed
         if is_fed:  # in an earlier try of the child
             subscription.withdraw(o)
@@ -49,26 +49,19 @@ def fed_alone(
         raise
 
 
-def advanced(subscription: Subscription, us: int, t: Transaction) -> list[Occurrence]:
+def advanced(subscription: Subscription, us: int, t: Transaction) -> Taken:
     """What time completes before `us`, in `t`, in which rules may run for it."""
     if subscription.is_exclusive:
         t.lock_detector(subscription.rule.name)
     if not subscription.reads:
         return subscription.advance(us)
-    found: list[Occurrence] = []
-
-    def advance(c: Transaction) -> None:
-        found.extend(subscription.advance(us, c))
-
-    _reading(subscription, t, advance)
-    return found
+    return _reading(subscription, t, lambda c: subscription.advance(us, c))
 
 
-def passed_over(subscription: Subscription, us: int, t: Transaction) -> list[Occurrence]:
-    """What time completes before `us`, if nothing comes of what cannot be decided.
+def passed_over(subscription: Subscription, us: int, t: Transaction) -> Taken:
+    """What time completes before `us`, if nothing comes of that of which a predicate raises.
 
-    That is where the order is uncertain, or a predicate raises: the detector of a rule that has
-    raised goes on behind it, and everything else that it keeps stays. O(what it keeps).
+    The detector goes on behind it, and everything else that it keeps stays. O(what it keeps).
 
     Raises
     ------
@@ -80,7 +73,7 @@ def passed_over(subscription: Subscription, us: int, t: Transaction) -> list[Occ
     detector = Detector(
         rule.on,
         name=None if isinstance(rule.on, Query) else rule.name,
-        on_uncertain=lambda error: (),
+        on_uncertain="certain" if rule.on_uncertain == "raise" else rule.on_uncertain,
     )
     detector.forgive()
     state = subscription.state()
@@ -90,8 +83,8 @@ def passed_over(subscription: Subscription, us: int, t: Transaction) -> list[Occ
     else:
         found = detector.advance(us)
     subscription.restore({**state, "detector": detector.state()})
-    subscription.advance(us)  # completes nothing more, and tells that the state has changed
-    return found
+    # Completes nothing more, and tells what is undecided, and that the state has changed.
+    return subscription.advance(us)._replace(matches=found)
 
 
 def _reading(subscription: Subscription, t: Transaction, work: Callable[[Transaction], T]) -> T:

@@ -109,8 +109,11 @@ class KeptPartials:
 
     def write_state(self, t: Transaction, subscription: Subscription) -> None:
         """Let the commit of the top-level `t`, which has the rule's lock, write a whole state."""
-        if self._rows.is_durable and subscription.is_exclusive:
-            t.hierarchy.durable.append(lambda connection: self._write(connection, [subscription]))
+        stream = self._lines.stream_of(subscription)
+        if subscription.is_exclusive and (self._rows.is_durable or stream is not None):
+            t.hierarchy.durable.append(
+                lambda connection: self._write(connection, [subscription], stream)
+            )
 
     def trimmed(self, subscription: Subscription, before_us: int) -> None:
         """Delete what is older, as no match can need it any more; in a transaction of its own."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from activedb.engine._names import shortened
 from activedb.errors import ActiveDBError, RuleFailed, UncertainOrder
-from activedb.events import Occurrence, encode
+from activedb.events import Occurrence, Undecided, encode
 
-__all__ = ["IDENTITY_MAX", "Letter", "storable"]
+__all__ = ["IDENTITY_MAX", "Letter", "storable", "uncertain"]
 
 IDENTITY_MAX = 400  # characters of the column
 _CANDIDATES_MAX = 20  # that a reason lists
@@ -58,6 +58,11 @@ class Letter:
         )
 
     @classmethod
+    def of_detection(cls, rule: str, identity: str, o: Occurrence, error: BaseException) -> Self:
+        """A letter for an event that the detector of one rule cannot take; others have it."""
+        return cls.of_event(f"rule {rule}", identity, _encoded(o), error)
+
+    @classmethod
     def of_event(
         cls, stream: str, identity: str, payload: Mapping[str, Any], error: BaseException
     ) -> Self:
@@ -65,12 +70,30 @@ class Letter:
         cause = error.__cause__ if isinstance(error, RuleFailed) and error.__cause__ else error
         return cls(
             source=stream,
-            identity=identity,
+            identity=shortened(identity, IDENTITY_MAX),
             kind="event",
             payload=payload,
             error=type(cause).__name__,
             reason=storable((str(error) or type(error).__name__) + _candidates(cause)),
         )
+
+
+def uncertain(rule: str, undecided: Sequence[Undecided]) -> UncertainOrder:
+    """What to say of choices that the detector of a rule has left open in one step."""
+    first = undecided[0]
+    candidates = tuple(each for u in undecided for each in u.candidates)
+    count = len(candidates)
+    what = "a match that depends" if count == 1 else f"{count} matches that depend"
+    return UncertainOrder(
+        f"rule {rule}: {first.event or 'the end of a window'} completes {what} on an order of "
+        "events which their timestamps do not tell; the choice is open: db.decisions, or choose "
+        "another policy with on_uncertain=",
+        candidates=candidates,
+        certain=tuple(each for u in undecided for each in u.certain),
+        rivals=tuple(each for u in undecided for each in u.rivals),
+        undecided=tuple(undecided),
+        rule=rule,
+    )
 
 
 def storable(text: str) -> str:
@@ -82,12 +105,13 @@ def _candidates(error: BaseException) -> str:
     """The matches between which nobody could decide, for who reads the letter."""
     if not isinstance(error, UncertainOrder):
         return ""
+    found = [(each, " (certain)") for each in error.certain]
+    found += [(each, "") for each in error.candidates]
     shown = [
-        ", ".join(f"{name}={part!r}" for name, part in candidate.items())
-        + (" (certain)" if any(candidate is one for one in error.certain) else "")
-        for candidate in error.candidates[:_CANDIDATES_MAX]
+        ", ".join(f"{name}={part!r}" for name, part in candidate.items()) + note
+        for candidate, note in found[:_CANDIDATES_MAX]
     ]
-    more = len(error.candidates) - len(shown)
+    more = len(found) - len(shown)
     return "; candidates: " + "; ".join(shown) + (f"; and {more} more" if more else "")
 
 

@@ -159,6 +159,7 @@ class MatchedSTransactions(STransactions):
             return super()._feed(t, arrival, contemporaries)
         o, is_row = arrival.occurrence, elsewhere.is_row(arrival)
         found = {} if completion is None else completion.found
+        refused = self._refused(t, arrival)
         triggered: list[Triggered] = []
         fed: list[Fed] = []
         try:
@@ -167,15 +168,17 @@ class MatchedSTransactions(STransactions):
                 if elsewhere.is_elsewhere(name):
                     matches = found.get(name, ())
                     if isinstance(matches, tuple) and matches:
-                        raise _refusal(*matches)
+                        error = _refusal(*matches)
+                        if not refused(subscription.rule, error):
+                            raise error
+                        continue
                     if matches:
                         triggering.counters.add("matches", len(matches))
                     triggered += [Triggered(subscription.rule, match) for match in matches]
                 elif is_row:
-                    items, is_kept = triggering.feed_to(subscription, o, t, contemporaries)
-                    if is_kept:
-                        fed.append(Fed(subscription, o))
-                    triggered += items
+                    taken = triggering.try_feed(subscription, o, t, contemporaries, refused)
+                    if taken is not None:
+                        triggered += triggering.took(t, subscription, o, taken, fed, refused)
         except BaseException:
             triggering.withdraw(fed)
             raise

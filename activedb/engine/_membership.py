@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -14,6 +15,8 @@ from activedb.store import StreamJournal, is_storable
 from activedb.streams import Stream
 
 __all__ = ["Changes", "Membership"]
+
+_LOG = logging.getLogger(__name__)
 
 Changes = Mapping[str, tuple[int, Mapping[str, Any] | None]]
 """Producers to be written, by name: the place, and what is known; None: it has gone."""
@@ -49,6 +52,10 @@ class Membership:
             stream.membership, silent_after_us=stream.silent_after_us, on_silent=stream.on_silent
         )
         self._written: dict[str, tuple[int, Mapping[str, Any]]] = {}
+        # Found silent while nobody fed: whom `find_silent` has told of since they were heard, and
+        # what the next look raises, as there was nobody to tell.
+        self._told: set[str] = set()
+        self._found: dict[str, ProducerSilent] = {}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -73,6 +80,10 @@ class Membership:
         """
         for name in heard:
             self._producers.note_heard(name)
+            if name is not None:
+                self._forget_silence(name)
+        if self._found:
+            raise self._found.pop(next(iter(self._found)))
         try:
             silent = len(self._producers.timeouts(self._now_us()))
         except ProducerSilent:
@@ -80,6 +91,29 @@ class Membership:
             raise
         finally:
             self._counters.add("producers_silent", silent)
+
+    def find_silent(self) -> None:
+        """Look for silent producers while nobody feeds; each is told once until it is heard again.
+
+        Without `on_silent` the next `look` raises it.
+        """
+        now_us, found = self._now_us(), []
+        try:
+            while True:
+                try:
+                    found += self._producers.timeouts(now_us)
+                    return
+                except ProducerSilent as error:
+                    found.append(error.producer)
+                    self._found[error.producer] = error
+                    _LOG.warning("stream %s: %s", self._stream.name, error)
+        finally:
+            self._told.update(found)
+            self._counters.add("producers_silent", len(found))
+
+    def silent_from_us(self) -> int | None:
+        """When `find_silent` will find one; None: never."""
+        return self._producers.silent_from_us(self._told)
 
     def heard(self) -> None:
         """Let those be silent from now on that have been heard."""
@@ -138,6 +172,7 @@ class Membership:
     def remove(self, name: str) -> None:
         """Let a producer go."""
         self._producers.remove(name)
+        self._forget_silence(name)
 
     # -- what is stable --------------------------------------------------------------------
 
@@ -161,6 +196,10 @@ class Membership:
         if us is not None:
             self._producers.note_stable(us)
 
+    def _forget_silence(self, name: str) -> None:
+        self._told.discard(name)
+        self._found.pop(name, None)
+
     def _now_us(self) -> int:
         return in_microseconds(self._clock.now())
 
@@ -181,6 +220,7 @@ class Membership:
             name: (place, record) for place, (name, record) in enumerate(records.items())
         }
         self._producers.restore(records)
+        self.heard()  # silence counts from now on
 
     def changes(self) -> Changes:
         """What is to be written with a part; O(producers)."""

@@ -27,6 +27,8 @@ class RuleFigure:
         such as a deadlock or the end of a superior.
     quarantined : int
         How often it was to run and did not, as it was in quarantine.
+    undecided : int
+        How often its event has left a choice open.
     latencies : Histogram
         From the start of a run to the end of its action.
     last_fired_s : float
@@ -46,11 +48,12 @@ class RuleFigure:
         "latencies",
         "matched",
         "quarantined",
+        "undecided",
     )
 
     def __init__(self) -> None:
         self.matched = self.fired = self.conditions_false = self.actions_later = 0
-        self.failed = self.aborted = self.quarantined = 0
+        self.failed = self.aborted = self.quarantined = self.undecided = 0
         self.latencies = Histogram()
         self.last_fired_s = 0.0
 
@@ -123,6 +126,11 @@ class RuleFigures(RuleListener):
         """A rule was to run and did not, as it is in quarantine."""
         with self._latch:
             self._of(rule).quarantined += 1
+
+    def undecided(self, rule: str, count: int) -> None:
+        """The event of a rule has left so many choices open."""
+        with self._latch:
+            self._of(rule).undecided += count
 
     def _of(self, rule: str) -> RuleFigure:
         """REQUIRES: ``_latch``."""

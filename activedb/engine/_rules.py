@@ -118,7 +118,7 @@ class Rules:
         after: Any = (),
         partials_max: int | None = None,
         on_full: str = "drop_oldest",
-        on_uncertain: OnUncertain = "raise",
+        on_uncertain: OnUncertain = "certain",
         reads: Any = None,
         writes: Any = None,
         raises: Any = None,

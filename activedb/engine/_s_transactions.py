@@ -11,10 +11,11 @@ from activedb.clock import moment_of
 from activedb.engine._letters import Letter
 from activedb.engine._stream_time import StreamTime
 from activedb.engine._triggered import Fed, Triggered, is_systemic
+from activedb.engine._triggering import Refused as RefusedBy
 from activedb.engine._triggering import Triggering
 from activedb.errors import BadEvent, BatchFailed
 from activedb.events import Occurrence
-from activedb.rules import Subscription
+from activedb.rules import OnAbort, Rule, Subscription
 from activedb.streams import Arrival, Refused, Stream
 from activedb.transactions import Transaction
 
@@ -117,14 +118,23 @@ class STransactions:
         for due_us, subscription in self._time.due_before(us):
             rule = subscription.rule.name
             identity = f"time.{due_us}.{rule}"
+            undecided: list[Exception] = []
+
+            def refused(_: Rule, error: Exception, undecided: Any = undecided) -> bool:
+                undecided.append(error)
+                return True
+
             try:
-                triggered = self._triggering.advance(subscription, due_us + 1, t)
+                triggered = self._triggering.advance(subscription, due_us + 1, t, refused)
             except Exception as error:
                 if is_systemic(error, t):
                     raise
                 # An identity of its own: what is passed over may trigger a rule that fails, too.
                 letters.append(self._failed_at(due_us, rule, f"{identity}.detector", error))
-                triggered = self._passed(t, subscription, due_us, error)
+                triggered = self._passed(t, subscription, due_us, refused)
+            letters += [
+                self._failed_at(due_us, rule, f"{identity}.undecided", order) for order in undecided
+            ]
             try:
                 if triggered:
                     self._run_rules(t, triggered, label=identity, timestamp=moment_of(due_us))
@@ -148,7 +158,26 @@ class STransactions:
         self, t: Transaction, arrival: Arrival, contemporaries: Sequence[Occurrence]
     ) -> tuple[list[Triggered], list[Fed]]:
         """Show the detectors an event: what it triggers, and who kept it; nobody if it raises."""
-        return self._triggering.feed(arrival.occurrence, t, contemporaries)
+        return self._triggering.feed(
+            arrival.occurrence, t, contemporaries, refused=self._refused(t, arrival)
+        )
+
+    def _refused(self, t: Transaction, arrival: Arrival) -> RefusedBy:
+        """What becomes of an event if a rule's detector cannot take it."""
+        identity = f"{arrival.batch_id}.{arrival.position}"
+        return partial(self.refused, t, identity, arrival.occurrence)
+
+    def refused(
+        self, t: Transaction, identity: str, o: Occurrence, rule: Rule, error: Exception
+    ) -> bool:
+        """Keep a letter if `rule` alone cannot take an event; False: it takes the event from all.
+
+        That is so if a predicate raises, unless the rule fails alone.
+        """
+        is_alone = isinstance(error, BadEvent) or rule.on_abort is OnAbort.RULE
+        if is_alone and not self.fail_fast:
+            self._triggering.refuse(t, rule, f"{self._stream.name}/{identity}", o, error)
+        return is_alone and not self.fail_fast
 
     def _fed(
         self,
@@ -173,14 +202,14 @@ class STransactions:
         return None
 
     def _passed(
-        self, t: Transaction, subscription: Subscription, due_us: int, error: Exception
+        self, t: Transaction, subscription: Subscription, due_us: int, refused: RefusedBy
     ) -> list[Triggered]:
         """Go on behind a moment at which a detector has failed; what else was complete then."""
         with suppress(BadEvent):  # it keeps something that cannot be written
-            return self._triggering.pass_over(subscription, due_us + 1, t)
+            return self._triggering.pass_over(subscription, due_us + 1, t, refused)
         # It would fail again and again: what the detector keeps is given up.
         subscription.restore(None)
-        return self._triggering.advance(subscription, due_us + 1, t)
+        return self._triggering.advance(subscription, due_us + 1, t, refused)
 
     def _failed_at(self, us: int, rule: str, identity: str, error: Exception) -> Letter:
         if self.fail_fast:

@@ -19,6 +19,10 @@ class StreamProducers:
     Iterating gives the names of those that count, in the order in which they joined. All that
     changes who counts is durable when the call returns. Not thread-safe: one thread feeds a stream,
     and passes heartbeats on.
+
+    A producer that has been silent for too long is found when that is so, whether somebody feeds or
+    not: by the timekeeper, on another thread. It is told to the stream's `on_silent`, once until
+    it is heard again; without that it is logged, and the next feed or heartbeat raises it.
     """
 
     def __init__(self, run: StreamRun, membership: Membership):
@@ -78,8 +82,9 @@ class StreamProducers:
             If it is registered already, or an argument has no meaning.
         """
         limit_us = None if silent_after is None else _duration_us(silent_after)
-        self._membership.register(name, types, limit_us, in_order)
-        self._run.settle(must_write=True)
+        with self._run.hearing() as membership:
+            membership.register(name, types, limit_us, in_order)
+            self._run.settle(must_write=True)
         return self.stable_us
 
     def remove(self, name: str) -> None:
@@ -90,8 +95,9 @@ class StreamProducers:
         ConfigurationError
             If there is none of that name.
         """
-        self._membership.remove(name)
-        self._run.settle(must_write=True)
+        with self._run.hearing() as membership:
+            membership.remove(name)
+            self._run.settle(must_write=True)
 
     def heartbeat(self, stamp: AccuracyInterval) -> None:
         """Take note that a producer lives and has sent all from before `stamp`.
@@ -106,8 +112,9 @@ class StreamProducers:
         ProducerSilent
             As `check`; the heartbeat has not been taken then.
         """
-        self._membership.look([stamp.node])
-        self._run.settle(must_write=self._membership.heartbeat(stamp))
+        with self._run.hearing() as membership:
+            membership.look([stamp.node])
+            self._run.settle(must_write=membership.heartbeat(stamp))
 
     def sync(self, name: str, until: datetime | float) -> None:
         """Take note that a producer sends nothing any more from before `until`.
@@ -118,8 +125,9 @@ class StreamProducers:
             As `heartbeat`.
         """
         us = Occurrence("until", until).us
-        self._membership.look([name])
-        self._run.settle(must_write=self._membership.sync(name, us))
+        with self._run.hearing() as membership:
+            membership.look([name])
+            self._run.settle(must_write=membership.sync(name, us))
 
     def check(self) -> None:
         """Look for producers that have been silent for too long, as each feed does.
@@ -130,7 +138,8 @@ class StreamProducers:
             If there is one, and the stream was declared without `on_silent`; of several the one
             that has been silent longest, the others by the next looks.
         """
-        self._membership.look(())
+        with self._run.hearing() as membership:
+            membership.look(())
 
 
 def _duration_us(duration: float | timedelta) -> int:

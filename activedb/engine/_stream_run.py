@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +41,8 @@ if TYPE_CHECKING:
 
 __all__ = ["StreamRun"]
 
+_LOG = logging.getLogger(__name__)
+
 _OF_PYTHON: Mapping[str, Any] = {"source": {"kind": OF_PYTHON}, "punctuation_us": None}
 
 
@@ -51,7 +56,14 @@ class StreamRun:
 
     In columns (`activedb.engine.columns`) all that the punctuation has passed is one part, or few.
 
-    Not thread-safe: one thread feeds a stream.
+    Not thread-safe: one thread feeds a stream. Beside it the timekeeper looks for producers that
+    are silent, when nobody feeds.
+
+    Attributes
+    ----------
+    latch : threading.RLock
+        Held by who feeds a stream of producers, or looks at these. Whoever is told of a silent one
+        may remove it, which is a feed, too.
     """
 
     def __init__(
@@ -68,8 +80,11 @@ class StreamRun:
         rows: DetectorRows,
         programs: StreamPrograms | None = None,
         columns: ColumnProgram | None = None,
+        watch: Callable[[str, int | None, Callable[[], None]], None],
     ):
         self.stream = stream
+        self.latch = threading.RLock()
+        self._watch = watch
         self._launcher = launcher
         self._journal = journal
         self._membership = membership
@@ -143,6 +158,9 @@ class StreamRun:
                 journal=journal,
             )
         self._state.load(begins=True)
+        if membership is not None:
+            with self.hearing():
+                pass
 
     @property
     def fail_fast(self) -> bool:
@@ -269,11 +287,38 @@ class StreamRun:
             raise ConfigurationError(
                 f"stream {self.stream.name} needs no punctuation: its producers tell what is stable"
             )
-        # First: whoever is told of a silent producer may remove it, which is a feed, too.
-        membership.look([o.producer for o in events])
-        query_id, batch_id = self._state.next_feed()
-        arrivals, stable_us = self._admission.of_producers(membership, events, batch_id)
-        self._apply(query_id, batch_id, lambda: arrivals, stable_us)
+        with self.hearing():
+            # First: whoever is told of a silent producer may remove it, which is a feed, too.
+            membership.look([o.producer for o in events])
+            query_id, batch_id = self._state.next_feed()
+            arrivals, stable_us = self._admission.of_producers(membership, events, batch_id)
+            membership.heard()
+            self._apply(query_id, batch_id, lambda: arrivals, stable_us)
+
+    @contextmanager
+    def hearing(self) -> Iterator[Membership]:
+        """Hear producers, or change who counts; then the timekeeper knows when one is silent."""
+        membership = self._membership
+        assert membership is not None
+        try:
+            with self.latch:
+                yield membership
+        finally:
+            self._watch(self.stream.name, membership.silent_from_us(), self._find_silent)
+
+    def _find_silent(self) -> None:
+        """Look for silent producers, unless somebody feeds, who looks, too."""
+        membership = self._membership
+        assert membership is not None
+        if not self.latch.acquire(blocking=False):
+            return
+        try:
+            membership.find_silent()
+        except Exception:  # of the stream's `on_silent`
+            _LOG.exception("stream %s: what is told of silent producers failed", self.stream.name)
+        finally:
+            self.latch.release()
+            self._watch(self.stream.name, membership.silent_from_us(), self._find_silent)
 
     def settle(self, *, must_write: bool) -> None:
         """Process what producers have made stable. REQUIRES: the stream has producers.

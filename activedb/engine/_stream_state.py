@@ -14,7 +14,7 @@ from activedb.engine._membership import Membership
 from activedb.engine._stream_programs import StreamPrograms
 from activedb.engine._stream_time import StreamTime
 from activedb.engine._triggering import Triggering
-from activedb.errors import CheckpointMismatch, UncertainOrder
+from activedb.errors import CheckpointMismatch
 from activedb.events import Occurrence
 from activedb.spelling import listed
 from activedb.store import ColumnNote, LedgerEntry, StreamJournal
@@ -271,8 +271,8 @@ class StreamState:
         """Show the detectors an event that was processed before a restart."""
         for subscription in self._triggering.catalog.concerned_by(o):
             if self._time.is_replayed(subscription):
-                # A rule that was there then has not raised; a new one begins with what is certain.
-                with suppress(UncertainOrder):
+                # What it cannot take it did not take then either, or it is new.
+                with suppress(Exception):
                     subscription.feed(o)
 
 

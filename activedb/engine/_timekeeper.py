@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -16,13 +17,13 @@ from activedb.engine._triggered import SYSTEMIC, Triggered, is_systemic, moment_
 from activedb.engine._turns import Turn
 from activedb.errors import ActiveDBError, BadEvent, RuleFailed
 from activedb.events import Occurrence
-from activedb.rules import Catalog, Subscription
+from activedb.rules import Catalog, Rule, Subscription
 from activedb.transactions import Forest, Run, Transaction
 
 if TYPE_CHECKING:
     from activedb.engine._launcher import Launcher
     from activedb.engine._time_lines import TimeLines
-    from activedb.engine._triggering import Triggering
+    from activedb.engine._triggering import Refused, Triggering
 
 __all__ = ["Timekeeper"]
 
@@ -64,6 +65,8 @@ class Timekeeper:
         self._expiring = DueTimes()
         # What was seen when an expiring rule was looked at last: the clock, and its newest event.
         self._looked: dict[object, tuple[int, int]] = {}
+        # By stream, when to look for producers that are silent, and how.
+        self._looks: dict[str, tuple[int, Callable[[], None]]] = {}
         self._starting = threading.RLock()  # again on this thread if the system has no other one
         self._latch = threading.Lock()
         self._busy: set[object] = set()
@@ -96,6 +99,15 @@ class Timekeeper:
                 self._looked[subscription.detection] = (now_us, subscription.newest_us)
             self._set(self._expiring, subscription, now_us + subscription.horizon_us + 1)
 
+    def watch(self, stream: str, us: int | None, look: Callable[[], None]) -> None:
+        """Have `look` called once, on the pool, when this time is reached; None: not any more."""
+        with self._latch:
+            if us is None:
+                self._looks.pop(stream, None)
+                return
+            self._looks[stream] = (us, look)
+        self._wake()
+
     def close(self) -> None:
         """End the thread; what is due from now on waits for the next start."""
         with self._latch:
@@ -114,15 +126,19 @@ class Timekeeper:
 
     def _set(self, times: DueTimes, subscription: Subscription, us: int) -> None:
         if times.set(subscription, us):
-            with self._latch:
-                if self._is_closed:
-                    return
-                if self._thread is None:
-                    self._thread = threading.Thread(
-                        target=self._wait, name="activedb-timekeeper", daemon=True
-                    )
-                    self._thread.start()
-            self._woken.set()
+            self._wake()
+
+    def _wake(self) -> None:
+        """Let the thread look again at what it waits for."""
+        with self._latch:
+            if self._is_closed:
+                return
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._wait, name="activedb-timekeeper", daemon=True
+                )
+                self._thread.start()
+        self._woken.set()
 
     def _wait(self) -> None:
         while True:
@@ -132,6 +148,8 @@ class Timekeeper:
             self._start_due()
             firsts = (self._due.first_us(), self._expiring.first_us())
             found = [us for us in firsts if us is not None]
+            with self._latch:
+                found += [us for us, _ in self._looks.values()]
             moment = moment_of(min(*found, _LAST_US)) if found else None
             self._clock.wait_until(moment, self._woken)
 
@@ -139,6 +157,8 @@ class Timekeeper:
         """Start what is due now."""
         with self._starting:
             now_us = self._now_us()
+            for stream, look in self._due_looks(now_us):
+                self._launcher.aside(f"silence in stream {stream}", look)
             while taken := self._expiring.take(now_us + 1):
                 for subscription in taken[1]:
                     self._expire(subscription, now_us)
@@ -147,6 +167,13 @@ class Timekeeper:
                 there = [each for each in found if self._catalog.has(each)]
                 for subscription in sorted(there, key=self._rank):
                     self._start(subscription, due_us)
+
+    def _due_looks(self, now_us: int) -> list[tuple[str, Callable[[], None]]]:
+        with self._latch:
+            due = [(name, look) for name, (us, look) in self._looks.items() if us <= now_us]
+            for name, _ in due:
+                del self._looks[name]
+        return due
 
     def _rank(self, subscription: Subscription) -> tuple[bool, int]:
         return self._turn(subscription, 0).rank
@@ -231,7 +258,8 @@ class Timekeeper:
         while True:
             due_us = subscription.due_us
             until_us = until_us if due_us is None else min(due_us, last_us)
-            found = self.triggering.advance(subscription, until_us + 1, t)
+            refused = self._refused(t, until_us)
+            found = self.triggering.advance(subscription, until_us + 1, t, refused)
             subscription.in_hand.extend(item.occurrence for item in found)
             if found or until_us == last_us:
                 return
@@ -246,16 +274,30 @@ class Timekeeper:
         name = subscription.rule.name
         now_us = self._now_us()
         due_us = now_us if subscription.due_us is None else min(subscription.due_us, now_us)
-        payload = {"rule": name, "us": due_us}
-        letter = Letter.of_event(f"rule {name}", f"time.{due_us}/{t.path}", payload, error)
-        self.triggering.keep_letter(t, letter)
+        refused = self._refused(t, due_us)
+        self._keep_letter(t, f"time.{due_us}/{t.path}", name, due_us, error)
         found: list[Triggered] | None = None
         with suppress(BadEvent):  # it keeps something that cannot be written
-            found = self.triggering.pass_over(subscription, due_us + 1, t)
+            found = self.triggering.pass_over(subscription, due_us + 1, t, refused)
         if found is None:
             subscription.restore(None)
-            found = self.triggering.advance(subscription, due_us + 1, t)
+            found = self.triggering.advance(subscription, due_us + 1, t, refused)
         subscription.in_hand.extend(item.occurrence for item in found)
+
+    def _refused(self, t: Transaction, us: int) -> Refused:
+        """Keeps a letter of each choice that time leaves open at `us`."""
+
+        def refused(rule: Rule, error: Exception) -> bool:
+            self._keep_letter(t, f"time.{us}.undecided/{t.path}", rule.name, us, error)
+            return True
+
+        return refused
+
+    def _keep_letter(
+        self, t: Transaction, identity: str, rule: str, us: int, error: Exception
+    ) -> None:
+        payload = {"rule": rule, "us": us}
+        self.triggering.keep_letter(t, Letter.of_event(f"rule {rule}", identity, payload, error))
 
     def _fire(self, t: Transaction, subscription: Subscription, o: Occurrence, moment: str) -> None:
         """Trigger the rule as an event of `t` would; if it fails there is a dead letter."""

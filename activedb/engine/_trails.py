@@ -6,11 +6,12 @@ import threading
 from collections import ChainMap
 from collections.abc import Container
 from dataclasses import dataclass, field
+from typing import Any
 
 from activedb.engine._letters import Letter
 from activedb.engine._triggered import Fed, Firing, Triggered
 from activedb.events import Occurrence
-from activedb.rules import Subscription
+from activedb.rules import Subscription, Taken
 from activedb.transactions import Transaction
 from coupling import DeferredCycles
 
@@ -30,6 +31,10 @@ class Trail:
     taken : list of (Subscription, Occurrence)
         Matches that time has completed and that have triggered their rules below it; they are in
         hand again if it aborts.
+    before : list of (Subscription, state)
+        Detectors in which choices were made below it, as they were before; so again if it aborts.
+    choices : list of (Subscription, Taken)
+        What detectors have left open, or decided; recorded by the top-level commit.
     letters : list of Letter
         Rules below it that failed alone; written with the top-level commit.
     firings : list of Firing
@@ -51,6 +56,8 @@ class Trail:
     cycles: DeferredCycles[Triggered]
     fed: list[Fed] = field(default_factory=list)
     taken: list[tuple[Subscription, Occurrence]] = field(default_factory=list)
+    before: list[tuple[Subscription, dict[str, Any]]] = field(default_factory=list)
+    choices: list[tuple[Subscription, Taken]] = field(default_factory=list)
     letters: list[Letter] = field(default_factory=list)
     firings: list[Firing] = field(default_factory=list)
     intents: set[str] = field(default_factory=set)
@@ -126,6 +133,8 @@ class Trails:
         mine = self.of(above)
         with self.latch:
             mine.fed += trail.fed
+            mine.before += trail.before
+            mine.choices += trail.choices
             mine.letters += trail.letters
             mine.firings += trail.firings
             mine.intents |= trail.intents

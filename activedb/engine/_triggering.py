@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from activedb.engine._cascades import too_many_cycles
 from activedb.engine._causal import Causal
 from activedb.engine._exclusive import Exclusive
 from activedb.engine._feeding import advanced, fed_alone, passed_over
 from activedb.engine._kept_partials import KeptPartials
-from activedb.engine._letters import Letter
+from activedb.engine._letters import Letter, uncertain
 from activedb.engine._lives import Lives
 from activedb.engine._rule_figures import RuleFigures
 from activedb.engine._rule_listeners import RuleListener
 from activedb.engine._runner import Runner
 from activedb.engine._time_lines import TimeLines
 from activedb.engine._trails import Trail, Trails
-from activedb.engine._triggered import SYSTEMIC, Fed, Firing, Triggered, moment_in
-from activedb.errors import ConnectionLost
+from activedb.engine._triggered import (
+    SYSTEMIC,
+    Fed,
+    Firing,
+    Triggered,
+    is_systemic,
+    moment_in,
+)
+from activedb.errors import ConnectionLost, UncertainOrder
 from activedb.events import Occurrence
 from activedb.metrics import Counters
-from activedb.rules import Catalog, Subscription
+from activedb.rules import Catalog, OnAbort, Rule, Subscription, Taken
 from activedb.store import Key, Row, TableSpec
 from activedb.transactions import Run, State, Transaction
 from coupling import Coupling, CycleBoundReached
@@ -29,8 +36,11 @@ from coupling import Coupling, CycleBoundReached
 if TYPE_CHECKING:
     from activedb.engine._launcher import Launcher
 
-__all__ = ["Triggering"]
+__all__ = ["Refused", "Triggering"]
 
+
+Refused: TypeAlias = Callable[[Rule, Exception], bool]
+"""Told of a rule whose detector cannot take an event; whether all others go on with it."""
 
 _AFTER_COMMIT = (Coupling.CAUSAL, Coupling.SEQUENTIAL)
 """Modes of rules that are recorded by the triggering commit."""
@@ -46,6 +56,8 @@ class Triggering:
         Runs rules in top-level transactions of their own.
     write_letters : callable ``(t, letters)``
         Makes letters durable with the commit of the top-level transaction `t`.
+    write_choices : callable ``(t, choices)``
+        Likewise which choices detectors have left open, or decided.
     cycles_max, cascade_max : int
         Bounds on deferred cycles of one commit point and on rules triggering rules.
     lines : TimeLines
@@ -73,6 +85,7 @@ class Triggering:
         kept: KeptPartials,
         counters: Counters,
         write_letters: Callable[[Transaction, list[Letter]], None],
+        write_choices: Callable[[Transaction, list[tuple[Subscription, Taken]]], None],
         cycles_max: int,
         cascade_max: int,
         breadth_first: bool = False,
@@ -93,6 +106,7 @@ class Triggering:
         self._causal = Causal(launcher)
         self._exclusive = Exclusive(launcher)
         self._write_letters = write_letters
+        self._write_choices = write_choices
         self._lives = Lives(catalog, self, launcher)
         self._hears_all = False
         self.figures = RuleFigures()
@@ -176,6 +190,8 @@ class Triggering:
             self.kept.at_commit_point(t, trail.fed, gone)
         if trail.letters:
             self._write_letters(t, trail.letters)
+        if trail.choices:
+            self._write_choices(t, trail.choices)
         if trail.firings:
             self._launcher.record(t, trail.firings)
         self._exclusive.at_commit_point(t, trail.intents)
@@ -189,6 +205,10 @@ class Triggering:
             for subscription, o in reversed(trail.taken):
                 subscription.in_hand.insert(0, o)
             trail.taken = []
+            for subscription, state in reversed(trail.before):
+                subscription.restore(state)
+                self.lines.moved(subscription)
+            trail.before = []
 
     def ended(self, t: Transaction) -> None:
         """Pass the trail of `t` on to its parent.
@@ -259,12 +279,21 @@ class Triggering:
         contemporaries: Sequence[Occurrence] = (),
         *,
         undated: bool = False,
+        refused: Refused | None = None,
     ) -> tuple[list[Triggered], list[Fed]]:
         """Show `o` to the detectors that listen to it in `t`; what it triggers, and who kept it.
 
-        `contemporaries` are events yet to be fed that may be before `o`; `undated` is as for
-        `occurred`.
+        Parameters
+        ----------
+        contemporaries : sequence of Occurrence
+            Events yet to be fed that may be before `o`.
+        undated : bool
+            As for `occurred`.
+        refused : callable, optional
+            Told of each rule whose detector raises; True: that is the rule's affair alone, and all
+            others go on with `o`. By default that of a rule that fails alone.
         """
+        refused = refused or self._refused_in(t, o)
         for listener in self.listeners:
             listener.raised(t, o)
         triggered: list[Triggered] = []
@@ -273,14 +302,98 @@ class Triggering:
         listening = catalog.listening_to(o.key, t) if contemporaries else catalog.concerned_by(o, t)
         try:
             for subscription in listening:
-                items, kept = self.feed_to(subscription, o, t, contemporaries, undated=undated)
-                if kept:
-                    fed.append(Fed(subscription, o))
-                triggered += items
+                taken = self.try_feed(subscription, o, t, contemporaries, refused)
+                if taken is not None:
+                    triggered += self.took(t, subscription, o, taken, fed, refused, undated=undated)
         except BaseException:
             self.withdraw(fed)
             raise
         return triggered, fed
+
+    def try_feed(
+        self,
+        subscription: Subscription,
+        o: Occurrence,
+        t: Transaction,
+        contemporaries: Sequence[Occurrence],
+        refused: Refused,
+    ) -> Taken | None:
+        """As `feed_to`; None: the detector cannot take `o`, and that is the rule's affair alone."""
+        try:
+            return self.feed_to(subscription, o, t, contemporaries)
+        except Exception as error:
+            if is_systemic(error, t) or not refused(subscription.rule, error):
+                raise
+        return None
+
+    def took(
+        self,
+        t: Transaction,
+        subscription: Subscription,
+        o: Occurrence,
+        taken: Taken,
+        fed: list[Fed],
+        refused: Refused,
+        *,
+        undated: bool = False,
+    ) -> list[Triggered]:
+        """What a detector that has taken `o` triggers in `t`; notes in `fed` if it has kept it."""
+        if taken.is_kept:
+            fed.append(Fed(subscription, o))
+        self.note(t, subscription, taken, refused)
+        if not taken.matches:
+            return []
+        by, own = self.runner.cause(t), (o,) if undated else ()
+        return [Triggered(subscription.rule, match, by, undated=own) for match in taken.matches]
+
+    def note(
+        self, t: Transaction, subscription: Subscription, taken: Taken, refused: Refused
+    ) -> None:
+        """Record what a detector has left open, or decided, with the commit of `t`.
+
+        A rule with the policy "raise" is told as one that cannot take the event.
+        """
+        if not taken.undecided and not taken.decided:
+            return
+        trail = self._trails.of(t)
+        with self._trails.latch:
+            trail.choices.append((subscription, taken))
+        if not taken.undecided:
+            return
+        rule = subscription.rule
+        self.counters.add("matches_undecided", sum(len(u.candidates) for u in taken.undecided))
+        self.figures.undecided(rule.name, len(taken.undecided))
+        if rule.on_uncertain == "raise":
+            error = uncertain(rule.name, taken.undecided)
+            if not refused(rule, error):
+                raise error
+
+    def will_restore(self, t: Transaction, subscription: Subscription) -> None:
+        """Let a detector be again as it is now if `t`, which has the rule's lock, aborts."""
+        self._trails.of(t).before.append((subscription, subscription.state()))
+
+    def refuse(
+        self, t: Transaction, rule: Rule, identity: str, o: Occurrence, error: Exception
+    ) -> None:
+        """Keep a letter of `o`, which the detector of `rule` cannot take, with the commit of `t`.
+
+        `identity` names the event among all others that may be refused.
+        """
+        self.counters.add("rules_failed")
+        letter = Letter.of_detection(rule.name, f"{identity}/{rule.name}", o, error)
+        self._keep_letters(self._trails.of(t), [letter])
+
+    def _refused_in(self, t: Transaction, o: Occurrence) -> Refused:
+        """What becomes of an event that is raised in `t` if a detector cannot take it."""
+
+        def refused(rule: Rule, error: Exception) -> bool:
+            fails_alone = rule.on_abort is OnAbort.RULE or isinstance(error, UncertainOrder)
+            if fails_alone:
+                number = len(self._trails.of(t).letters)
+                self.refuse(t, rule, f"{t.path}/refused.{number}", o, error)
+            return fails_alone
+
+        return refused
 
     def feed_to(
         self,
@@ -288,26 +401,18 @@ class Triggering:
         o: Occurrence,
         t: Transaction,
         contemporaries: Sequence[Occurrence] = (),
-        *,
-        undated: bool = False,
-    ) -> tuple[list[Triggered], bool]:
-        """Show `o` to one detector; what it triggers, and whether it was kept."""
+    ) -> Taken:
+        """Show `o` to one detector."""
         if subscription.is_exclusive or subscription.reads:
-            matches, kept = fed_alone(subscription, o, t, contemporaries)
+            taken = fed_alone(subscription, o, t, contemporaries)
         else:
             is_on_clock = subscription.is_stateful and self.lines.stream_of(subscription) is None
-            matches, kept = subscription.feed_kept(
-                o, exactly=is_on_clock, contemporaries=contemporaries
-            )
+            taken = subscription.feed_kept(o, exactly=is_on_clock, contemporaries=contemporaries)
         if subscription.is_timed:
             self.lines.moved(subscription)
-        if not matches:
-            return [], kept
-        if subscription.is_stateful:
-            self.counters.add("matches", len(matches))
-        by, own = self.runner.cause(t), (o,) if undated else ()
-        rule = subscription.rule
-        return [Triggered(rule, match, by, undated=own) for match in matches], kept
+        if taken.matches and subscription.is_stateful:
+            self.counters.add("matches", len(taken.matches))
+        return taken
 
     def keep(self, t: Transaction, fed: list[Fed], *, undated: bool = False) -> None:
         """Make `t` responsible for what was fed; `undated` is as for `occurred`."""
@@ -329,7 +434,7 @@ class Triggering:
 
     def keep_letter(self, t: Transaction, letter: Letter) -> None:
         """Write a letter with the top-level commit above `t`."""
-        self._add(self._trails.of(t), [letter])
+        self._keep_letters(self._trails.of(t), [letter])
 
     def take_back(self, t: Transaction, fed: list[Fed]) -> None:
         """Withdraw what was fed for one event of `t` that failed, while `t` goes on."""
@@ -339,23 +444,33 @@ class Triggering:
                 trail.fed.remove(item)
         self.withdraw(fed)
 
-    def advance(self, subscription: Subscription, us: int, t: Transaction) -> list[Triggered]:
-        """What time completes of a rule before `us`, in `t`."""
-        return self._completed(subscription, us, advanced(subscription, us, t))
-
-    def pass_over(self, subscription: Subscription, us: int, t: Transaction) -> list[Triggered]:
-        """The same without the decisions for which `advance` has raised `UncertainOrder`."""
-        return self._completed(subscription, us, passed_over(subscription, us, t))
-
-    def _completed(
-        self, subscription: Subscription, us: int, matches: list[Occurrence]
+    def advance(
+        self, subscription: Subscription, us: int, t: Transaction, refused: Refused
     ) -> list[Triggered]:
+        """What time completes of a rule before `us`, in `t`; `refused` as for `feed`."""
+        return self.completed(t, subscription, advanced(subscription, us, t), refused, us - 1)
+
+    def pass_over(
+        self, subscription: Subscription, us: int, t: Transaction, refused: Refused
+    ) -> list[Triggered]:
+        """The same without that of which a predicate raises."""
+        return self.completed(t, subscription, passed_over(subscription, us, t), refused, us - 1)
+
+    def completed(
+        self,
+        t: Transaction,
+        subscription: Subscription,
+        taken: Taken,
+        refused: Refused,
+        us: int | None = None,
+    ) -> list[Triggered]:
+        """What triggers a rule, though no event of `t` does: time, at `us`, or a choice made."""
         self.lines.moved(subscription)
-        if not matches:
-            return []
-        self.counters.add("matches", len(matches))
-        moment = moment_in(self.lines.stream_of(subscription), us - 1)
-        return [Triggered(subscription.rule, match, moment=moment) for match in matches]
+        self.note(t, subscription, taken, refused)
+        if taken.matches:
+            self.counters.add("matches", len(taken.matches))
+        moment = "" if us is None else moment_in(self.lines.stream_of(subscription), us)
+        return [Triggered(subscription.rule, match, moment=moment) for match in taken.matches]
 
     def withdraw(self, fed: Sequence[Fed]) -> None:
         """Take occurrences back from the detectors that kept them, the last one first."""
@@ -379,13 +494,13 @@ class Triggering:
             self._launcher.fire(t, detached, trail.events, undated)
         if dependent:
             firings, letters = self._launcher.prepare(t, dependent, trail.events, undated)
-            self._add(trail, letters)
+            self._keep_lost(trail, letters)
             with self._trails.latch:
                 trail.firings += firings
             self._causal.begin(t, [f for f in firings if _is_causal(f)])
         if exclusive:
             names, letters = self._exclusive.intend(t, exclusive, trail.events, undated)
-            self._add(trail, letters)
+            self._keep_lost(trail, letters)
             self._trails.of(t.top)  # which decides about them, also if `t` aborts
             with self._trails.latch:
                 trail.intents |= names
@@ -396,12 +511,15 @@ class Triggering:
 
     # -- inside ----------------------------------------------------------------------------
 
-    def _add(self, trail: Trail, letters: list[Letter]) -> None:
+    def _keep_lost(self, trail: Trail, letters: list[Letter]) -> None:
         """Keep letters of firings whose occurrence cannot be kept."""
         if letters:
             self.counters.add("rules_failed", len(letters))
-            with self._trails.latch:
-                trail.letters += letters
+            self._keep_letters(trail, letters)
+
+    def _keep_letters(self, trail: Trail, letters: list[Letter]) -> None:
+        with self._trails.latch:
+            trail.letters += letters
 
 
 def _is_set(item: Triggered) -> bool:

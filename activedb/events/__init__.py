@@ -61,7 +61,13 @@ from activedb.events._sequence import Sequence
 from activedb.events._stability import POList, Stabilizer
 from activedb.events._temporal import Periodic, Plus, TimedOut
 from activedb.events._timestamps import Timestamp
-from activedb.events._undecided import Rivals, Undecided, decode_undecided, encode_undecided
+from activedb.events._undecided import (
+    Rivals,
+    Undecided,
+    decode_undecided,
+    encode_undecided,
+    same_candidate,
+)
 from activedb.events.terms import Term, attr, part
 
 __all__ = [
@@ -132,6 +138,7 @@ __all__ = [
     "precedes",
     "query",
     "returned",
+    "same_candidate",
     "seq",
     "some_of",
     "updated",

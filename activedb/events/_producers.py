@@ -6,7 +6,7 @@ After C. Liebig, M. Cilia, A. Buchmann, "Event Composition in Time-dependent Dis
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from activedb.errors import BadEvent, ConfigurationError, ProducerSilent
@@ -250,6 +250,20 @@ class Producers:
             producer = self._producers[name] = Producer.restored(name, record)
             if name in before:
                 producer.heard, producer.heard_us = before[name].heard, before[name].heard_us
+
+    def silent_from_us(self, told: Container[str] = ()) -> int | None:
+        """Return when the first producer will have been silent for too long; O(n).
+
+        None: never. Those in `told` do not count.
+        """
+        return min(
+            (
+                p.heard_us + p.silent_after_us + 1
+                for p in self._producers.values()
+                if p.silent_after_us is not None and p.heard_us is not None and p.name not in told
+            ),
+            default=None,
+        )
 
     def timeouts(self, now_us: int) -> list[str]:
         """Return the producers that have been silent for too long.

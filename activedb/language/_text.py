@@ -122,7 +122,7 @@ def _rule(rule: Rule, create: str) -> str:
         lines.append(f"PARTIALS {rule.partials_max}")
     if rule.on_full is not OnFull.DROP_OLDEST:
         lines.append(f"ON FULL {rule.on_full.value}")
-    if rule.on_uncertain != "raise":
+    if rule.on_uncertain != "certain":
         if not isinstance(rule.on_uncertain, str):
             raise DefinitionError(f"rule {rule.name}: the function of on_uncertain has no text")
         lines.append(f"ON UNCERTAIN {rule.on_uncertain}")

@@ -101,6 +101,7 @@ COUNTED = (
     _counted("hierarchies_recorded", "Hierarchies that were recorded for an audit."),
     _counted("hierarchies_dropped", "Recorded hierarchies that were dropped for want of room."),
     _counted("matches", "Composite events that were detected."),
+    _counted("matches_undecided", "Possible matches that were left open; see rule_undecided."),
     _counted("rules_fired", "Actions of rules that were run; see rule_firings."),
     _counted("rules_failed", "Rules that have failed alone, for good, and left a dead letter."),
     _counted("rules_quarantined", "Rules that were put into quarantine."),
@@ -134,6 +135,7 @@ FAMILIES = {
             ("rule", "outcome"),
         ),
         Family("rule_triggered", "counter", "How often a rule was triggered.", ("rule",)),
+        Family("rule_undecided", "counter", "Choices that a rule has left open.", ("rule",)),
         Family(
             "rule_duration_seconds",
             "histogram",
@@ -164,6 +166,7 @@ FAMILIES = {
             ("stream", "outcome"),
         ),
         Family("dead_letters", "gauge", "Dead letters in the database.", ("kind",)),
+        Family("decisions_open", "gauge", "Choices in the database that are open.", ("rule",)),
         Family("firings_pending", "gauge", "Firings in the database that are not done."),
         Family("store_reachable", "gauge", "1 if the database could be read for this, else 0."),
     )

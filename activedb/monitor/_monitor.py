@@ -185,6 +185,16 @@ class Monitor:
                 letter["payload"], letter["reason"] = "«…»", "«…»"
         return {"counts": counts, "total": len(letters), "letters": shown}
 
+    def decisions(self) -> dict[str, Any]:
+        """See `Source`. O(decisions)."""
+        self._check_open()
+        found = self._db.decisions.list(open=True)
+        shown = [each.record() for each in found[:_PENDING_MAX]]
+        if not self._showing.values:
+            hidden = {"candidates": "«…»", "certain": "«…»", "why": "«…»", "completed_by": "«…»"}
+            shown = [{**each, **hidden} for each in shown]
+        return {"total": len(found), "decisions": shown}
+
     def pending(self) -> dict[str, Any]:
         """See `Source`. O(firings)."""
         self._check_open()
@@ -305,6 +315,7 @@ class Monitor:
                     "p50_s": 0.0 if latencies is None else latencies.quantile(0.5),
                     "p99_s": 0.0 if latencies is None else latencies.quantile(0.99),
                     "partials": entry.partials,
+                    "undecided": entry.undecided,
                     "last_fired_s": (figure.last_fired_s or None) if figure else None,
                 }
             )

@@ -106,6 +106,7 @@ class Collector:
     def _of_rules(self) -> Iterator[Metric]:
         firings: dict[_Labels, int] = {}
         triggered: dict[_Labels, int] = {}
+        undecided: dict[_Labels, int] = {}
         durations: dict[_Labels, list[Histogram]] = {}
         for rule, figure in self._db._triggering.figures.of_rules().items():
             label = self._label(rule)
@@ -113,9 +114,11 @@ class Collector:
                 key = (label, outcome)
                 firings[key] = firings.get(key, 0) + count
             triggered[label,] = triggered.get((label,), 0) + figure.matched
+            undecided[label,] = undecided.get((label,), 0) + figure.undecided
             durations.setdefault((label,), []).append(figure.latencies)
         yield self._told("rule_firings", firings)
         yield self._told("rule_triggered", triggered)
+        yield self._told("rule_undecided", undecided)
         yield self._spread("rule_duration_seconds", durations)
 
     def _of_transactions(self) -> Iterator[Metric]:
@@ -143,7 +146,11 @@ class Collector:
         yield self._told("store_reachable", {(): 0 if found is None else 1})
         if found is None:
             return
-        standing, totals = found
+        standing, totals, decisions = found
+        left_open: dict[_Labels, int] = {}
+        for rule, count in decisions.items():
+            label = (self._label(rule),)
+            left_open[label] = left_open.get(label, 0) + count
         letters: dict[_Labels, int] = {
             (kind,): standing.letters.get(kind, 0) for kind in ("event", "rule")
         }
@@ -153,11 +160,12 @@ class Collector:
             for outcome, counted in _OUTCOMES.items()
         }
         yield self._told("dead_letters", letters)
+        yield self._told("decisions_open", left_open)
         yield self._told("firings_pending", {(): standing.pending})
         yield self._told("stream_events", events)
 
-    def _asked(self) -> tuple[Standing, dict[str, dict[str, int]]] | None:
-        """What the server says, streams by name; None if it does not, or is not to be asked.
+    def _asked(self) -> tuple[Standing, dict[str, dict[str, int]], dict[str, int]] | None:
+        """What the server says, by stream and rule; None if it does not, or is not to be asked.
 
         A scrape waits for another one's statements for a moment at most, so that scrapes do not
         pile up before a server that does not answer.
@@ -169,7 +177,8 @@ class Collector:
                 return None
             runs = sorted(dict(self._db._stream_runs).items())
             standing = self._db._launcher.journal.standing()
-            return standing, {name: run.totals() for name, run in runs}
+            totals = {name: run.totals() for name, run in runs}
+            return standing, totals, self._db.decisions.open_by_rule()
         except ActiveDBError:
             return None
         finally:

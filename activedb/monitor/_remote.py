@@ -138,6 +138,10 @@ class RemoteMonitor:
         """See `Source`."""
         return self._get("/api/letters")
 
+    def decisions(self) -> dict[str, Any]:
+        """See `Source`."""
+        return self._get("/api/decisions")
+
     def pending(self) -> dict[str, Any]:
         """See `Source`."""
         return self._get("/api/pending")

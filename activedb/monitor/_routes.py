@@ -105,6 +105,8 @@ def _get(
             return Answer(source.batches(_one(query, "workflow"), _one(query, "id")))
         case ["api", "letters"]:
             return Answer(source.letters())
+        case ["api", "decisions"]:
+            return Answer(source.decisions())
         case ["api", "pending"]:
             return Answer(source.pending())
         case ["api", "rules", _, "enable" | "disable"]:

@@ -51,6 +51,10 @@ class Source(Protocol):
         """The dead letters: how many of each kind, and the last ones."""
         ...
 
+    def decisions(self) -> dict[str, Any]:
+        """The decisions that are open: how many, and the first ones."""
+        ...
+
     def pending(self) -> dict[str, Any]:
         """The firings that are recorded and not done."""
         ...

@@ -32,6 +32,11 @@ class Subject(Protocol):
         """See `Database`."""
         ...
 
+    @property
+    def decisions(self) -> Any:
+        """See `Database`."""
+        ...
+
     def dead_letters(self) -> list[Any]:
         """See `Database`."""
         ...

@@ -8,7 +8,7 @@ from activedb.rules._function_names import FunctionNames
 from activedb.rules._occurrence_set import OccurrenceSet
 from activedb.rules._registered import RegisteredRule
 from activedb.rules._rule import Action, Condition, OnAbort, OnFull, OnUncertain, Rule
-from activedb.rules._subscription import PARTIALS_MAX, Sharing, Subscription
+from activedb.rules._subscription import PARTIALS_MAX, Sharing, Subscription, Taken
 from activedb.rules._versions import (
     CHANGEABLE,
     KEPT,
@@ -39,6 +39,7 @@ __all__ = [
     "Rule",
     "Sharing",
     "Subscription",
+    "Taken",
     "as_kept",
     "event_fingerprint",
     "fingerprint",

@@ -56,7 +56,7 @@ def _told_of_event(expression: Expression) -> list[str]:
 def _told_of_detection(rule: Rule) -> list[str]:
     """What it says about its detector; nothing if it says nothing."""
     told = (rule.partials_max, rule.on_full, rule.on_uncertain)
-    if told == (None, OnFull.DROP_OLDEST, "raise"):
+    if told == (None, OnFull.DROP_OLDEST, "certain"):
         return []
     bound, on_full, policy = told
     return [repr(bound), on_full.value, _told_of_function(policy)]

@@ -96,6 +96,11 @@ class RegisteredRule:
         """Occurrences that its detector has forgotten because there were too many."""
         return self.subscription.dropped
 
+    @property
+    def undecided(self) -> int:
+        """Choices that its detector here has left open, as the order of events is not known."""
+        return self.subscription.undecided
+
     @classmethod
     def of(
         cls,

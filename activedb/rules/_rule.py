@@ -96,7 +96,7 @@ class Rule:
     after: tuple[str, ...] = ()
     partials_max: int | None = None
     on_full: OnFull = OnFull.DROP_OLDEST
-    on_uncertain: OnUncertain = "raise"
+    on_uncertain: OnUncertain = "certain"
     without_event: bool = False
     declared: Declared = field(default=_UNDECLARED, compare=False)
     _of_action: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
@@ -119,7 +119,7 @@ class Rule:
         after: Any = (),
         partials_max: int | None = None,
         on_full: str = "drop_oldest",
-        on_uncertain: OnUncertain = "raise",
+        on_uncertain: OnUncertain = "certain",
         reads: Any = None,
         writes: Any = None,
         raises: Any = None,

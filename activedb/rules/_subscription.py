@@ -3,19 +3,53 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
-from activedb.events import Detector, Expression, Network, Occurrence, Query, decode, encode
+from activedb.events import (
+    Detector,
+    Expression,
+    Network,
+    Occurrence,
+    Query,
+    Undecided,
+    decode,
+    encode,
+    same_candidate,
+)
 from activedb.rules._constants import Demand, demands_of
 from activedb.rules._fingerprint import event_fingerprint
-from activedb.rules._rule import Rule
+from activedb.rules._rule import OnUncertain, Rule
 
-__all__ = ["PARTIALS_MAX", "Sharing", "Subscription"]
+__all__ = ["PARTIALS_MAX", "Sharing", "Subscription", "Taken"]
+
+_NOTHING: Mapping[str, list[int]] = MappingProxyType({})
 
 PARTIALS_MAX = 1_000_000
 """Occurrences that a rule's detector keeps at most, if neither rule nor settings say otherwise."""
+
+
+class Taken(NamedTuple):
+    """What a detector has made of an event, of time, or of a choice that was made.
+
+    Attributes
+    ----------
+    matches : list of Occurrence
+    is_kept : bool
+        Whether the detector may have kept something of it.
+    undecided : sequence of Undecided
+        Choices that it has left open.
+    decided : mapping of str to list of int
+        Choices that were open before and are no more, by identity: the numbers of the candidates
+        that were made.
+    """
+
+    matches: list[Occurrence]
+    is_kept: bool = True
+    undecided: Sequence[Undecided] = ()
+    decided: Mapping[str, list[int]] = _NOTHING
 
 
 class Sharing:
@@ -63,6 +97,8 @@ class _Detection:
         Time of the newest event that it has kept.
     kept_in_columns : int
         How many events are kept for the rule by a detector in columns, in place of this one.
+    open : dict of str to Undecided
+        The choices that the detector has left open, by identity.
     """
 
     __slots__ = (
@@ -75,6 +111,7 @@ class _Detection:
         "latch",
         "network",
         "newest_us",
+        "open",
     )
 
     def __init__(
@@ -91,6 +128,25 @@ class _Detection:
         self.in_hand: list[Occurrence] = []
         self.newest_us = 0
         self.kept_in_columns = 0
+        self.open: dict[str, Undecided] = {}
+
+    def taken(self, matches: list[Occurrence], *, is_kept: bool = True) -> Taken:
+        """What a step of the detector has made, and left open. REQUIRES: ``latch``."""
+        new = self.detector.take_undecided()
+        if not new and not self.open:
+            return Taken(matches, is_kept)
+        before = self.open
+        self.look()
+        decided = {
+            name: _numbers(undecided, matches)
+            for name, undecided in before.items()
+            if name not in self.open
+        }
+        return Taken(matches, is_kept, new, decided)
+
+    def look(self) -> None:
+        """Look which choices are open. REQUIRES: ``latch``."""
+        self.open = {undecided.identity: undecided for undecided in self.detector.undecided}
 
     def renewed(self) -> Detector:
         """A detector as it was when it was new."""
@@ -268,7 +324,7 @@ class Subscription:
 
     def feed(self, o: Occurrence) -> list[Occurrence]:
         """Matches that `o` completes. REQUIRES: not `reads`."""
-        return self.feed_kept(o)[0]
+        return self.feed_kept(o).matches
 
     def feed_kept(
         self,
@@ -277,8 +333,8 @@ class Subscription:
         *,
         exactly: bool = True,
         contemporaries: Sequence[Occurrence] = (),
-    ) -> tuple[list[Occurrence], bool]:
-        """Matches that `o` completes, and whether the detector may have kept something of it.
+    ) -> Taken:
+        """Show `o` to the detector.
 
         Parameters
         ----------
@@ -292,9 +348,9 @@ class Subscription:
         detection = self._detection
         if not self.is_stateful:
             if self.reads:  # which may wait, so not under the latch
-                return detection.renewed().feed(o, reader), False
+                return Taken(detection.renewed().feed(o, reader), is_kept=False)
             with detection.latch:
-                return detection.detector.feed(o), False
+                return Taken(detection.detector.feed(o), is_kept=False)
         with detection.latch:
             detector = detection.detector
             if contemporaries:
@@ -308,23 +364,51 @@ class Subscription:
             detection.is_changed = True
             if is_kept and o.us > detection.newest_us:
                 detection.newest_us = o.us
-        return matches, is_kept
+            return detection.taken(matches, is_kept=is_kept)
 
-    def advance(self, us: int, reader: Any = None) -> list[Occurrence]:
-        """What time completes before `us`, as no event before it is fed any more."""
-        with self._detection.latch:
-            self._detection.is_changed = True
-            return self._detection.detector.advance(us, reader)
+    def advance(self, us: int, reader: Any = None) -> Taken:
+        """Tell what time it is: no event before `us` is fed any more."""
+        detection = self._detection
+        with detection.latch:
+            detection.is_changed = True
+            return detection.taken(detection.detector.advance(us, reader))
+
+    def has_open(self, identity: str) -> bool:
+        """Whether the detector still knows a choice that it has left open."""
+        return identity in self._detection.open
+
+    @property
+    def undecided(self) -> int:
+        """How many choices the detector has left open, as far as it still knows them."""
+        return len(self._detection.open)
+
+    def resolve(self, identity: str, chosen: Sequence[int], reader: Any = None) -> Taken:
+        """Decide a choice that is open: candidates by number; none: nothing was to be made.
+
+        Raises
+        ------
+        BadEvent
+            If two of them exclude each other; nothing has changed then.
+        """
+        detection = self._detection
+        with detection.latch:
+            detection.is_changed = True
+            matches = detection.detector.resolve(identity, chosen, reader)
+            detection.open.pop(identity, None)
+            return detection.taken(matches)
 
     def withdraw(self, o: Occurrence) -> None:
         """Forget `o`, whose transaction aborted."""
         with self._detection.latch:
             self._detection.detector.withdraw(o)
+            self._detection.look()
 
     def trim(self, before_us: int) -> None:
         """Forget what no match at or after `before_us` can need."""
         with self._detection.latch:
             self._detection.detector.trim(before_us)
+            if self._detection.open:
+                self._detection.look()
 
     def state(self) -> dict[str, Any]:
         """What the detector keeps, for `restore`; raises `BadEvent` if that cannot be written."""
@@ -350,6 +434,7 @@ class Subscription:
             self._detection.detector = detector
             self._detection.in_hand = in_hand
             self._detection.is_changed = False
+            self._detection.look()
 
     @property
     def _bound(self) -> int | None:
@@ -362,7 +447,7 @@ class Subscription:
             return Detector(
                 rule.on,
                 name=None if isinstance(rule.on, Query) else rule.name,
-                on_uncertain=rule.on_uncertain,
+                on_uncertain=_of_detector(rule),
                 partials_max=bound,
                 on_full=str(rule.on_full),
                 network=network,
@@ -383,3 +468,17 @@ class Subscription:
             if found is None:
                 found = sharing.wholes[rule.on] = alone
             return found
+
+
+def _of_detector(rule: Rule) -> OnUncertain:
+    """The detector's policy: one that raises does what is certain, and its rule tells the rest."""
+    return "certain" if rule.on_uncertain == "raise" else rule.on_uncertain
+
+
+def _numbers(undecided: Undecided, made: Sequence[Occurrence]) -> list[int]:
+    """Which candidates are among some matches."""
+    return [
+        number
+        for number, candidate in enumerate(undecided.candidates)
+        if any(same_candidate(o.parts, candidate) for o in made)
+    ]

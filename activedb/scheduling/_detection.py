@@ -188,7 +188,7 @@ class Detection:
             while (due_us := detector.due_us) is not None and due_us < before_us:
                 try:
                     completed = detector.advance(due_us + 1)
-                except Exception as error:  # what a predicate raises; an order nobody knows
+                except Exception as error:  # what a predicate raises
                     failed.setdefault(due_us, error)
                     detector = _passed_over(rule, detector, due_us + 1)
                     self._detectors[number] = (rule, detector)
@@ -214,7 +214,7 @@ def _passed_over(rule: Rule, detector: Detector, before_us: int) -> Detector:
     """
     behind = rule.detector()
     with suppress(BadEvent):
-        forgiving = Detector(rule.expression, on_uncertain=lambda error: ())
+        forgiving = rule.detector()
         forgiving.forgive()
         forgiving.restore(detector.state())
         forgiving.advance(before_us)

@@ -73,7 +73,7 @@ class Rule:
 
     def detector(self) -> Detector:
         """A new detector of its expression."""
-        return Detector(self.expression)
+        return Detector(self.expression, on_uncertain="certain")
 
 
 class _ConditionView(View):

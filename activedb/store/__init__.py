@@ -7,6 +7,7 @@ from activedb.store._changed_rows import ChangedRows
 from activedb.store._column_journal import ColumnJournal, ColumnNote
 from activedb.store._column_rows import ColumnRows
 from activedb.store._connect import new_metadata, open_store, wait_for_server
+from activedb.store._decision_rows import DecisionRows
 from activedb.store._detector_rows import Adopted, DetectorRows
 from activedb.store._flushes import listen_to_flushes
 from activedb.store._hints import Hints
@@ -83,6 +84,7 @@ __all__ = [
     "ColumnRows",
     "Commit",
     "Connection",
+    "DecisionRows",
     "Delete",
     "DetectorRows",
     "Durable",

@@ -12,7 +12,7 @@ from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
 from activedb.store._faults import translated
 from activedb.store._store import Store
-from activedb.store._system import detector_states, partials
+from activedb.store._system import decisions, detector_states, partials
 
 __all__ = ["Adopted", "DetectorRows"]
 
@@ -156,6 +156,12 @@ class DetectorRows:
                 free.insert(0, ours)
             if not free:
                 return Adopted(None, [])
+            open_ones = decisions.c.rule == rule, decisions.c.stream == ""
+            connection.execute(
+                update(decisions)
+                .where(*open_ones, decisions.c.holder.in_(free))
+                .values(holder=ours)
+            )
             for table, is_used in ((detector_states, is_whole), (partials, not is_whole)):
                 old = delete(table).where(table.c.rule == rule, table.c.holder.in_(free))
                 connection.execute(old.where(table.c.event != event) if is_used else old)

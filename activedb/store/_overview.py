@@ -34,6 +34,7 @@ from activedb.store._system import (
     batch_transactions,
     batches,
     dead_letters,
+    decisions,
     detector_states,
     followers,
     late_events,
@@ -86,7 +87,8 @@ class Overview:
         Where it was looked for.
     migrations : Migrations
         The version of the tables.
-    streams, rules, pending, letters, leases, followers, owned, workflows : list of mapping
+    streams, rules, pending, letters, decisions : list of mapping
+    leases, followers, owned, workflows : list of mapping
         Empty if there are none, or the tables are not there.
     connections : int
         Those that activedb's processes have open to the database at this moment.
@@ -98,6 +100,7 @@ class Overview:
     rules: list[dict[str, Any]]
     pending: list[dict[str, Any]]
     letters: list[dict[str, Any]]
+    decisions: list[dict[str, Any]]
     leases: list[dict[str, Any]]
     connections: int
     followers: list[dict[str, Any]]
@@ -122,6 +125,7 @@ def read_overview(url: str, schema: str | None = None) -> Overview:
             rules=looked.rules(),
             pending=looked.pending(set(alive)),
             letters=looked.letters(),
+            decisions=looked.decisions(),
             leases=looked.leases(alive),
             connections=looked.connections(),
             followers=looked.followers(),
@@ -278,6 +282,16 @@ class _Look:
         names = (c.kind, c.source, c.error)
         counted = func.count().label("count")
         return list(self._rows(select(*names, counted).group_by(*names).order_by(*names)))
+
+    def decisions(self) -> list[dict[str, Any]]:
+        """Choices that are not done, by rule and status, and since when the oldest waits."""
+        c = decisions.c
+        if not self._has(c.status):
+            return []
+        names = (c.rule, c.status)
+        counted, oldest = func.count().label("count"), func.min(c.recorded_at).label("oldest")
+        statement = select(*names, counted, oldest).where(c.status != "resolved")
+        return list(self._rows(statement.group_by(*names).order_by(*names)))
 
     def living(self) -> dict[int, dict[str, Any]]:
         """Leases that are held now, by number: the connections that have them."""

@@ -26,6 +26,7 @@ __all__ = [
     "batch_transactions",
     "batches",
     "dead_letters",
+    "decisions",
     "detector_states",
     "followers",
     "kept_columns",
@@ -123,6 +124,32 @@ dead_letters = Table(
     Column("reason", Text, nullable=False),
 )
 """Events that could not be processed (kind ``event``) and rules that failed (kind ``rule``)."""
+
+decisions = Table(
+    "activedb_decisions",
+    system,
+    Column("id", String(40), primary_key=True),
+    Column("rule", String(200), nullable=False),
+    Column("event", String(64), nullable=False),
+    Column("stream", String(200), nullable=False),
+    Column("holder", BigInteger, nullable=False),
+    Column("identity", String(64), nullable=False),
+    Column("us", BigInteger, nullable=False),
+    Column("choice", JSON, nullable=False),
+    Column("status", String(20), nullable=False),
+    Column("chosen", JSON(none_as_null=True)),
+    Column("decided_by", String(200)),
+    Column("decided_at", DateTime(timezone=True)),
+    Column("recorded_at", DateTime(timezone=True), server_default=func.now(), nullable=False),
+    Index("activedb_decisions_rule", "rule", "status"),
+)
+"""Choices that detectors have left open, as nobody knows the order of the events; written in the
+commit of the transaction that raised them. ``identity``: the choice, as the detector of the
+``rule`` calls it, whose event has the fingerprint ``event``; ``choice``: its candidates and their
+rivals, or None in place of them if they cannot be written. The ``status`` is ``open``; or
+``chosen``: somebody has decided, and the process that has the detector has not heard of it yet; or
+``resolved``. ``chosen``: numbers of candidates. ``stream`` and ``holder``: who has the detector, as
+in `detector_states`."""
 
 owned_tables = Table(
     "activedb_owned_tables",

@@ -44,7 +44,7 @@ class KeyedRule:
     types: frozenset[str]
     event: str
     partials_max: int | None
-    on_uncertain: str = "raise"
+    on_uncertain: str = "certain"
 
 
 @dataclass(frozen=True)

@@ -67,6 +67,7 @@ def _why(db: Database, name: str, params: Mapping[str, Any], seen: Seen) -> Iter
         yield from _what_came_of_it(triggered, runs, params)
     else:
         yield from _why_not_triggered(db, rule, seen)
+    yield from _decisions(db, name)
     yield from _letters(db, name)
 
 
@@ -147,6 +148,17 @@ def _letters(db: Database, name: str) -> Iterator[str]:
     if found:
         yield f"{_some(len(found), 'dead letter')} may tell more:"
         yield from _listed([f"{x.source}: {x.error}: {' '.join(x.reason.split())}" for x in found])
+
+
+def _decisions(db: Database, name: str) -> Iterator[str]:
+    try:
+        found = db.decisions.list(name, open=True)
+    except ActiveDBError as error:
+        yield f"the decisions cannot be read: {error}"
+        return
+    if found:
+        yield f"{_some(len(found), 'decision')} of it are open, as no order of events is known:"
+        yield from _listed([f"{each.id}: {' | '.join(each.texts())}" for each in found])
 
 
 def _listed(lines: Sequence[str]) -> list[str]:

@@ -170,7 +170,7 @@ def fed(catalog: Catalog, o: Occurrence, *, finds: bool) -> list[tuple[str, Any]
     for subscription in catalog.concerned_by(o) if finds else catalog.listening_to(o.key):
         name = subscription.rule.name
         try:
-            matches, is_kept = subscription.feed_kept(o)
+            matches, is_kept, *_ = subscription.feed_kept(o)
         except (BadEvent, UncertainOrder, TypeError) as error:
             for each in reversed(kept):
                 each.withdraw(o)
@@ -200,7 +200,7 @@ def occurrences(plan: Plan) -> list[Occurrence]:
 
 def advanced(entry: RegisteredRule, us: int) -> Any:
     try:
-        return [match.us for match in entry.subscription.advance(us)]
+        return [match.us for match in entry.subscription.advance(us).matches]
     except (BadEvent, UncertainOrder, TypeError) as error:
         return str(error)
 

@@ -60,7 +60,8 @@ def overview_page(poller: Poller) -> None:
                 "What needs attention",
                 _ATTENTION,
                 _attention,
-                empty="Nothing: no quarantined rules, long waits, fresh deadlocks or dead letters.",
+                empty="Nothing: no quarantined rules, open decisions, long waits, fresh deadlocks "
+                "or dead letters.",
             )
         with section("Aborted lately", "Of the last thousand transactions that have ended."):
             live.table(
@@ -137,6 +138,12 @@ def _attention(snapshot: Snapshot) -> list[Row]:
             add(
                 f"rule {short(rule['name'], 60)} is in quarantine",
                 f"mend it, then: activedb rules enable {short(rule['name'], 60)}",
+                "/rules",
+            )
+        if rule.get("undecided"):
+            add(
+                f"rule {short(rule['name'], 60)} has {many(rule['undecided'], 'open decision')}",
+                f"activedb decisions list --rule {short(rule['name'], 60)}, then resolve",
                 "/rules",
             )
     now_s = state["process"]["now_s"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -95,10 +95,16 @@ class Detections:
         """How far back the events reach that later matches may need."""
         return max((d.horizon_us or 0 for d in self.detectors.values()), default=0)
 
-    def feed(self, events: ColumnEvents) -> list[Found]:
+    def feed(self, events: ColumnEvents, without: Collection[Subscription] = ()) -> list[Found]:
         """Show events to all detectors, in the order of time; what they complete.
 
         If it raises, some have been shown them and others have not.
+
+        Parameters
+        ----------
+        events : ColumnEvents
+        without : collection of Subscription
+            Whose detectors are not shown them.
 
         Raises
         ------
@@ -109,6 +115,8 @@ class Detections:
         found = []
         since_us = {**self.since_us}
         for subscription in self.subscriptions:
+            if subscription in without:
+                continue
             self.failing = subscription
             key, name = subscription.detection, subscription.rule.name
             if key in self.filters:

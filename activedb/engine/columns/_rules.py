@@ -197,26 +197,33 @@ class ColumnRules:
         """
         part = self._part = _Part(self._committed, self._piece)
         start, count = 0, len(events)
+        without: set[Subscription] = set()  # which cannot take the event at hand
         while start < count:
             listening = self._listening(t)
             piece = events.take(slice(start, start + part.piece))
             tried = part.detections.going_on(listening)
             try:
-                found = tried.feed(piece)
+                found = tried.feed(piece, without)
             except Exception as error:
                 if is_systemic(error, t):
                     raise
                 part.piece = max(len(piece) // 2, 1)
                 if len(piece) > 1:
                     continue
-                cut: _Cut | None = _Cut(0, self._refused(piece, tried.failing, error))
+                assert tried.failing is not None
+                letter = self._refused(t, piece, tried.failing, error)
+                if letter is None:
+                    without.add(tried.failing)
+                    continue
+                cut: _Cut | None = _Cut(0, letter)
             else:
                 cut = self._run(t, part, piece, found, listening)
             if cut is None or cut.count == len(piece):
                 part.detections = tried
             elif cut.count:
                 part.detections = part.detections.going_on(listening)
-                part.detections.feed(piece.take(slice(cut.count)))
+                part.detections.feed(piece.take(slice(cut.count)), without)
+            without.clear()
             if cut is None:
                 start += len(piece)
                 part.piece = min(2 * part.piece, _PIECE_MAX)
@@ -309,17 +316,18 @@ class ColumnRules:
         return None
 
     def _refused(
-        self, piece: ColumnEvents, subscription: Subscription | None, error: Exception
-    ) -> Letter:
-        """The letter of an event that a rule's detector has refused."""
+        self, t: Transaction, piece: ColumnEvents, subscription: Subscription, error: Exception
+    ) -> Letter | None:
+        """The letter of an event that a rule's detector has refused; None: all others go on."""
         (arrival,) = piece.arrivals()
-        assert subscription is not None
         try:
             # In the words of a detector that is fed one by one, if that refuses it, too.
             Detector(subscription.rule.on).feed(arrival.occurrence)
         except Exception as own:
             error = own
         identity = f"{arrival.batch_id}.{arrival.position}"
+        if self._s_transactions.refused(t, identity, arrival.occurrence, subscription.rule, error):
+            return None
         return self._s_transactions.letter(identity, arrival.record(), error)
 
 

@@ -1,0 +1,105 @@
+"""activedb's own rows: choices that detectors have left open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, func, select, update
+from sqlalchemy.dialects.postgresql import insert as postgres_insert
+from sqlalchemy.dialects.sqlite import insert as sqlite_insert
+
+from activedb.store._faults import translated
+from activedb.store._store import Store
+from activedb.store._system import decisions
+
+__all__ = ["DecisionRows"]
+
+
+class DecisionRows:
+    """The table of decisions.
+
+    Parameters
+    ----------
+    store : Store
+
+    Attributes
+    ----------
+    table : sqlalchemy.Table
+        For a transaction that locks a row and changes it with the rest of what it does.
+    is_shared : bool
+        Whether other processes may decide, too.
+    """
+
+    table: Any = decisions
+
+    def __init__(self, store: Store):
+        self._store = store
+        self.is_shared = store.is_shared
+
+    @property
+    def holder(self) -> int:
+        """Number of the lease under which this process has its detectors."""
+        return self._store.lease.take()
+
+    def is_dead(self, holder: int) -> bool:
+        """Whether the process that had a detector has ended."""
+        with translated("look for the process that has a rule"), self._store.short() as connection:
+            return holder in self._store.lease.dead(connection, [holder])
+
+    def record(self, connection: Connection, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Write open choices with a commit; one that is there already is left as it is."""
+        made = list(rows)
+        if made:
+            flavour: Any = sqlite_insert if _is_sqlite(connection) else postgres_insert
+            connection.execute(flavour(decisions).on_conflict_do_nothing(), made)
+
+    def settle(
+        self, connection: Connection, decided: Mapping[str, list[int]], by: str, at: datetime
+    ) -> None:
+        """Write with a commit what has become of choices by itself, by id."""
+        if decided:
+            statement = (
+                update(decisions)
+                .where(decisions.c.id == bindparam("of_id"), decisions.c.status == "open")
+                .values(
+                    status="resolved",
+                    chosen=bindparam("numbers", type_=decisions.c.chosen.type),
+                    decided_by=by,
+                    decided_at=at,
+                )
+            )
+            connection.execute(
+                statement, [{"of_id": id, "numbers": found} for id, found in decided.items()]
+            )
+
+    def read(
+        self,
+        *,
+        id: str | None = None,
+        rule: str | None = None,
+        statuses: Iterable[str] | None = None,
+        stream: str | None = None,
+    ) -> list[Mapping[str, Any]]:
+        """Committed rows in the order of time; those of which all is as asked for."""
+        c = decisions.c
+        statement = select(decisions).order_by(c.us, c.rule, c.id)
+        for column, value in ((c.id, id), (c.rule, rule), (c.stream, stream)):
+            if value is not None:
+                statement = statement.where(column == value)
+        if statuses is not None:
+            statement = statement.where(c.status.in_(list(statuses)))
+        with translated("read the decisions"), self._store.short() as connection:
+            return [dict(row) for row in connection.execute(statement).mappings()]
+
+    def open_by_rule(self) -> dict[str, int]:
+        """How many choices of each rule are open; rules without one are left out."""
+        c = decisions.c
+        statement = select(c.rule, func.count()).where(c.status == "open").group_by(c.rule)
+        with translated("count the decisions"), self._store.short() as connection:
+            return {row[0]: row[1] for row in connection.execute(statement.order_by(c.rule))}
+
+
+def _is_sqlite(connection: Connection) -> bool:
+    return connection.dialect.name == "sqlite"
