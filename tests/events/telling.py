@@ -1,0 +1,186 @@
+"""How a detector is told of events with uncertain times, in every way that is allowed, and by what
+it then has made, and has left open.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from activedb.errors import UncertainOrder
+from activedb.events import AccuracyInterval, Detector, Expression, Network, Occurrence, precedes
+
+from .worlds import Identity, identity_of, moment_of
+
+__all__ = ["ARRIVALS", "Outcome", "Plan", "Told", "arrived", "tell"]
+
+ARRIVALS = ("lower ends", "upper ends", "any")
+
+
+def arrived(events: Sequence[Occurrence], arrival: str, random: Random) -> list[Occurrence]:
+    """Return the events in an order in which they may arrive, numbered in that order.
+
+    Whatever is certainly before another arrives before it.
+    """
+    keys = {
+        "lower ends": lambda o: (o.low_us, o.high_us),
+        "upper ends": lambda o: (o.high_us, o.low_us),
+        "any": lambda o: (random.random(),),
+    }
+    waiting = sorted(events, key=keys[arrival])
+    found: list[Occurrence] = []
+    while waiting:
+        first = next(
+            (o for o in waiting if not any(precedes(x, o) for x in waiting if x is not o)), None
+        )
+        if first is None:
+            break  # contradictory clocks
+        waiting.remove(first)
+        found.append(first)
+    return [_numbered(o, n) for n, o in enumerate([*found, *waiting])]
+
+
+def _numbered(o: Occurrence, n: int) -> Occurrence:
+    return Occurrence(o.name, o.timestamp, {**o.params, "n": n}, id=o.id)
+
+
+@dataclass
+class Outcome:
+    """What a detector has made of some events, and said of them.
+
+    Attributes
+    ----------
+    made : Counter of Identity
+    undecided : list
+        All that it left open, of every node.
+    """
+
+    made: Counter[Identity] = field(default_factory=Counter)
+    undecided: list[Any] = field(default_factory=list)
+
+    @property
+    def candidates(self) -> set[Identity]:
+        """All matches that were left open."""
+        return {identity_of(parts) for each in self.undecided for parts in each.candidates}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What else happens while events are fed; each a probability per event.
+
+    Attributes
+    ----------
+    withdrawn : float
+        It is fed, withdrawn, and fed again.
+    cut : float
+        Another detector takes up the state.
+    trimmed : float
+        The detector forgets what it can.
+    is_sharing : bool
+        A second detector of an equal expression is fed the same, and shares.
+    """
+
+    withdrawn: float = 0.0
+    cut: float = 0.0
+    trimmed: float = 0.0
+    is_sharing: bool = False
+
+
+class Told:
+    """A detector that is told of events."""
+
+    def __init__(self, expression: Expression, policy: Any, *, is_sharing: bool = False):
+        self.expression = expression
+        self.policy = policy
+        self.outcome = Outcome()
+        self.detectors = self._new(2 if is_sharing else 1)
+
+    def _new(self, count: int) -> list[Detector]:
+        network = Network() if count > 1 else None
+        return [
+            Detector(self.expression, on_uncertain=self.policy, network=network)
+            for _ in range(count)
+        ]
+
+    def feed(self, o: Occurrence, contemporaries: Sequence[Occurrence]) -> None:
+        self._step(lambda detector: detector.feed(o, None, contemporaries))
+
+    def advance(self, us: int) -> None:
+        self._step(lambda detector: detector.advance(us))
+
+    def _step(self, step: Any) -> None:
+        found: list[Any] = []
+        for detector in self.detectors:
+            # The last one's is judged: what the first one does must not take it from that.
+            found = self.caught(detector, step)
+        self.outcome.made.update(found)
+        self._take(self.detectors[-1])
+
+    def caught(self, detector: Detector, step: Any) -> list[Identity]:
+        """The matches of a step, also if it raises."""
+        try:
+            return [_identity_of_match(match) for match in step(detector)]
+        except UncertainOrder as error:
+            assert self.policy == "raise"
+            return [identity_of(parts) for parts in error.certain]
+
+    def _take(self, detector: Detector) -> None:
+        take = getattr(detector, "take_undecided", None)
+        if take is not None:
+            self.outcome.undecided += take()
+
+    def withdraw(self, o: Occurrence, contemporaries: Sequence[Occurrence]) -> None:
+        """Feed it and take it back."""
+        for detector in self.detectors:
+            self.caught(detector, lambda each: each.feed(o, None, contemporaries))
+            detector.withdraw(o)
+
+    def cut(self) -> None:
+        """Go on with detectors that take up the state."""
+        states = [json.loads(json.dumps(detector.state())) for detector in self.detectors]
+        self.detectors = self._new(len(states))
+        for detector, state in zip(self.detectors, states, strict=True):
+            detector.restore(state)
+
+    def trim(self, us: int) -> None:
+        for detector in self.detectors:
+            detector.trim(us)
+
+
+def _identity_of_match(match: Occurrence) -> Identity:
+    return identity_of(match.parts or {match.name: match})
+
+
+def tell(
+    expression: Expression,
+    events: Sequence[Occurrence],
+    policy: Any,
+    end_us: int,
+    plan: Plan = Plan(),
+    random: Random | None = None,
+) -> Outcome:
+    """Return what a detector makes of the events, fed in this order.
+
+    With each, it is told which of those yet to be fed may be before it, as streams with producers
+    tell, and before each the time that none of them is before.
+    """
+    told = Told(expression, policy, is_sharing=plan.is_sharing)
+    random = Random(0) if random is None else random
+    told.advance(0)
+    for number, o in enumerate(events):
+        least_us = min(other.low_us for other in events[number:])
+        told.advance(least_us)
+        waiting = [other for other in events[number + 1 :] if not precedes(o, other)]
+        if random.random() < plan.withdrawn:
+            told.withdraw(o, waiting)
+        if random.random() < plan.trimmed:
+            told.trim(least_us)
+        if random.random() < plan.cut:
+            told.cut()
+        told.feed(o, waiting)
+    told.advance(end_us)
+    return told.outcome
