@@ -6,17 +6,17 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
 from activedb.errors import UncertainOrder
-from activedb.events import AccuracyInterval, Detector, Expression, Network, Occurrence, precedes
+from activedb.events import Detector, Expression, Network, Occurrence, precedes
 
-from .worlds import Identity, identity_of, moment_of
+from .worlds import Identity, identity_of
 
-__all__ = ["ARRIVALS", "Outcome", "Plan", "Told", "arrived", "tell"]
+__all__ = ["ARRIVALS", "Outcome", "Telling", "Told", "arrived", "tell"]
 
 ARRIVALS = ("lower ends", "upper ends", "any")
 
@@ -69,7 +69,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Telling:
     """What else happens while events are fed; each a probability per event.
 
     Attributes
@@ -160,7 +160,7 @@ def tell(
     events: Sequence[Occurrence],
     policy: Any,
     end_us: int,
-    plan: Plan = Plan(),
+    way: Telling = Telling(),
     random: Random | None = None,
 ) -> Outcome:
     """Return what a detector makes of the events, fed in this order.
@@ -168,18 +168,18 @@ def tell(
     With each, it is told which of those yet to be fed may be before it, as streams with producers
     tell, and before each the time that none of them is before.
     """
-    told = Told(expression, policy, is_sharing=plan.is_sharing)
+    told = Told(expression, policy, is_sharing=way.is_sharing)
     random = Random(0) if random is None else random
     told.advance(0)
     for number, o in enumerate(events):
         least_us = min(other.low_us for other in events[number:])
         told.advance(least_us)
         waiting = [other for other in events[number + 1 :] if not precedes(o, other)]
-        if random.random() < plan.withdrawn:
+        if random.random() < way.withdrawn:
             told.withdraw(o, waiting)
-        if random.random() < plan.trimmed:
+        if random.random() < way.trimmed:
             told.trim(least_us)
-        if random.random() < plan.cut:
+        if random.random() < way.cut:
             told.cut()
         told.feed(o, waiting)
     told.advance(end_us)

@@ -13,11 +13,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, permutations, product
 from random import Random
 from typing import Any
 
-from activedb.events import AccuracyInterval, Expression, Occurrence, Periodic, Plus, precedes
+from activedb.events import (
+    AccuracyInterval,
+    Expression,
+    Kleene,
+    Negation,
+    Occurrence,
+    Periodic,
+    Plus,
+    TimedOut,
+    precedes,
+)
+from activedb.events import Sequence as Seq
 
 from .definition import Made
 from .reference import Reference
@@ -30,7 +41,10 @@ __all__ = [
     "has_clock",
     "identity_of",
     "made_at",
-    "moment_of",
+    "made_within",
+    "number_of",
+    "tied_orders",
+    "told",
 ]
 
 SECOND_US = 1_000_000
@@ -41,7 +55,7 @@ Identity = frozenset[tuple[str, Any]]
 Bounds = list[list[int]]
 
 
-def moment_of(o: Occurrence) -> int:
+def number_of(o: Occurrence) -> int:
     """Return which of the events it is: all have a number."""
     number = o.params["n"]
     assert isinstance(number, int)
@@ -59,26 +73,38 @@ def identity_of(parts: Mapping[str, Any]) -> Identity:
 def _bound(name: str, bound: Any) -> Any:
     elements = bound if isinstance(bound, tuple) else (bound,)
     if any("n" not in o.params and not o.parts for o in elements):
-        return len(elements) if name == "tick" else tuple(o.us for o in elements)
-    return frozenset(identity_of(o.parts) if o.parts else moment_of(o) for o in elements)
+        return (len(elements),) if name == "tick" else tuple(o.us for o in elements)
+    return frozenset(identity_of(o.parts) if o.parts else number_of(o) for o in elements)
 
 
 def durations(expression: Expression, span_us: int) -> frozenset[int]:
     """Return the differences of times at which something may change, none above `span_us`.
 
-    They are the sums of the windows, gaps, delays and periods in the expression; where a clock or
-    ticks are in it, all multiples of a second (then all durations are to be such).
+    They are the windows and gaps in the expression; where something within it happens at the end
+    of one, all sums and differences of these; where a clock or ticks are in it, all multiples of
+    a second (then all durations are to be such).
     """
+    single: set[int] = set()
     found: set[int] = {0}
+    is_timed = False
     for each in _walk(expression):
         if getattr(each, "schedule", None) is not None or isinstance(each, Periodic):
             return frozenset(range(0, span_us + 1, SECOND_US))
-        own = [getattr(each, name, None) for name in ("window_us", "gap_us")]
-        own += [each.delay_us] if isinstance(each, Plus) else []
-        for us in own:
+        is_timed |= each is not expression and _is_made_by_time(each)
+        for name in ("window_us", "gap_us", "delay_us"):
+            us = getattr(each, name, None)
             if us is not None:
-                found |= {us + other for other in found if us + other <= span_us}
-    return frozenset(found)
+                single.add(us)
+                found |= {abs(sign * us + other) for other in found for sign in (1, -1)}
+    if not is_timed:
+        found = {0, *single}
+    return frozenset(us for us in found if us <= span_us)
+
+
+def _is_made_by_time(each: Expression) -> bool:
+    if isinstance(each, Seq):
+        return isinstance(each.parts[-1], Negation | Kleene)
+    return isinstance(each, Plus | TimedOut)
 
 
 def _walk(expression: Expression) -> Iterator[Expression]:
@@ -109,7 +135,7 @@ class Worlds:
     def __init__(
         self, events: Sequence[Occurrence], differences_us: Iterable[int], *, clock: bool = False
     ):
-        assert [moment_of(o) for o in events] == list(range(len(events)))
+        assert [number_of(o) for o in events] == list(range(len(events)))
         self.events = events
         self._cuts = sorted({sign * us for us in differences_us for sign in (1, -1)})
         size = len(events) + 1  # the last one stands for time 0
@@ -231,22 +257,63 @@ def _closed(bounds: Bounds) -> Bounds | None:
 
 
 def made_at(
-    expression: Expression, events: Sequence[Occurrence], times: Sequence[int], end_us: int
+    expression: Expression,
+    events: Sequence[Occurrence],
+    times: Sequence[int],
+    end_us: int,
+    ranks: Sequence[int] | None = None,
 ) -> Counter[Identity]:
     """Return what the definition makes of the events if they happened at these times.
 
-    They are told to it in the order of these times, those of one time in the order given; time is
-    advanced to each, from 0, and to the end.
+    They are told to it in the order of these times, those of one time by their ranks, by default in
+    the order given; time is advanced to each, from 0, and to the end.
     """
+    return Counter(map(_identity_of_made, told(expression, events, times, end_us, ranks)[1]))
+
+
+def told(
+    expression: Expression,
+    events: Sequence[Occurrence],
+    times: Sequence[int],
+    end_us: int,
+    ranks: Sequence[int] | None = None,
+) -> tuple[Reference, list[Made]]:
+    """As `made_at`: the reference that was told, and what it made."""
     reference = Reference(expression)
     found = reference.advance(0)
-    for us, _, o in sorted(
-        (us, number, o) for number, (us, o) in enumerate(zip(times, events, strict=True))
-    ):
+    ranks = range(len(events)) if ranks is None else ranks
+    for us, _, o in sorted(zip(times, ranks, events, strict=True), key=lambda each: each[:2]):
         found += reference.advance(us)
         found += reference.feed(_happened(o, us))
-    found += reference.advance(end_us)
-    return Counter(map(_identity_of_made, found))
+    return reference, found + reference.advance(end_us)
+
+
+def made_within(reference: Reference) -> set[Identity]:
+    """What a reference has made anywhere in its expression."""
+    return {_identity_of_made(made) for node in reference.root.walk() for made in node.made}
+
+
+def tied_orders(events: Sequence[Occurrence], times: Sequence[int]) -> Iterator[list[int]]:
+    """The ranks of the events in every order of those that happened at one time.
+
+    Exact ones of one time stay as they arrived, and so do those that a local clock orders.
+    """
+    by_time: dict[int, list[int]] = {}
+    for number, us in enumerate(times):
+        by_time.setdefault(us, []).append(number)
+    for orders in product(*(permutations(tied) for tied in by_time.values())):
+        ranks = [0] * len(events)
+        for order in orders:
+            for rank, number in enumerate(order):
+                ranks[number] = rank
+        if all(
+            ranks[i] < ranks[j]
+            for tied in by_time.values()
+            for i, j in combinations(tied, 2)
+            if events[i].low_us == events[i].high_us == events[j].low_us == events[j].high_us
+            or precedes(events[i], events[j])
+        ):
+            yield ranks
 
 
 def _happened(o: Occurrence, us: int) -> Occurrence:

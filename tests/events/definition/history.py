@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
 
-from activedb.events import Occurrence
+from activedb.events import Occurrence, precedes
 
 Place = tuple[int, str, int]
 
@@ -62,8 +62,22 @@ class History:
         if self.takes_any_order:
             return x.events.isdisjoint(y.events)
         if self.ranks is None:
-            return x.high_us < y.low_us
+            return x.high_us < y.low_us or (x.high_us == y.low_us and _is_ordered_locally(x, y))
         return max(self.ranks[id(a)] for a in x.leaves) < min(self.ranks[id(b)] for b in y.leaves)
+
+
+def _is_ordered_locally(x: Made, y: Made) -> bool:
+    """Whether all that both are made of happened at one time, and their local clock orders it."""
+    if x.low_us != x.high_us or y.low_us != y.high_us:
+        return False
+    return all(
+        a.event is not None
+        and b.event is not None
+        and a.us == x.us == y.us == b.us
+        and precedes(a.event, b.event)
+        for a in x.leaves
+        for b in y.leaves
+    )
 
 
 def primitive(o: Occurrence, number: int, name: str | None = None) -> Made:

@@ -1,0 +1,210 @@
+"""The theorem on uncertain time, held against what a detector makes of some events.
+
+`certain` makes what is made in every world, `possible` what is made in some, and what was left open
+is told. The worlds are all that the timestamps allow (`worlds.py`); what is made in one, the
+definition says (`reference.py`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from itertools import count, islice
+from random import Random
+from typing import Any
+
+from activedb.events import Expression, Occurrence
+
+from .telling import Outcome
+from .worlds import (
+    SECOND_US,
+    Identity,
+    Worlds,
+    durations,
+    has_clock,
+    made_at,
+    number_of,
+    tied_orders,
+)
+
+__all__ = ["END_US", "Case", "drawn", "shown"]
+
+END_US = 40 * SECOND_US
+"""The time to which detectors and worlds are advanced in the end."""
+CELLS_MAX = 400
+"""With more worlds than these, a case is drawn again."""
+
+Times = tuple[int, ...]
+
+
+def shown(identities: Mapping[Identity, int] | Iterable[Identity]) -> str:
+    """Matches in words: for each the numbers of its events."""
+    return (
+        "; ".join(
+            " ".join(f"{name}={_numbers(bound)}" for name, bound in sorted(each, key=str))
+            for each in identities
+        )
+        or "nothing"
+    )
+
+
+def _numbers(bound: Any) -> str:
+    return ",".join(map(str, bound)) if isinstance(bound, frozenset | tuple) else str(bound)
+
+
+def text_of(o: Occurrence) -> str:
+    """An event in short: its name, number and interval in seconds."""
+    low, high = o.low_us / SECOND_US, o.high_us / SECOND_US
+    text = f"{o.name}{number_of(o)}" + (f"@{low:g}" if low == high else f"[{low:g},{high:g}]")
+    if o.stamp is not None and o.stamp.local_us is not None:
+        text += f"/{o.stamp.local_us}"
+    more = {name: value for name, value in o.params.items() if name != "n" and value}
+    return text + (str(more) if more else "")
+
+
+class Case:
+    """An expression and events in the order of their arrival, with all worlds that they allow.
+
+    Attributes
+    ----------
+    worlds : list of tuple of int
+        One of each cell.
+    """
+
+    def __init__(self, expression: Expression, events: Sequence[Occurrence], worlds: list[Times]):
+        self.expression = expression
+        self.events = events
+        self.worlds = worlds
+
+    @cached_property
+    def made(self) -> list[Counter[Identity]]:
+        """Per world what is made."""
+        known: dict[Times, Counter[Identity]] = {}
+        return [
+            known.setdefault(times, made_at(self.expression, self.events, times, END_US))
+            for times in self.worlds
+        ]
+
+    @cached_property
+    def certain(self) -> Counter[Identity]:
+        """What is made in every world, as often."""
+        found = self.made[0]
+        for made in self.made[1:]:
+            found = found & made
+        return found
+
+    @cached_property
+    def possible(self) -> Counter[Identity]:
+        """What is made in some."""
+        found: Counter[Identity] = Counter()
+        for made in self.made:
+            found |= made
+        return found
+
+    def __str__(self) -> str:
+        return f"{self.expression!r}, fed {' '.join(map(text_of, self.events))}"
+
+    # -- complaints: None if all is well -----------------------------------------------------
+
+    def uncertain(self, made: Counter[Identity], *, any_order: bool = False) -> str | None:
+        """Tell of a match that was made and is not in every world.
+
+        With `any_order`, what happens at one time may have arrived in any order.
+        """
+        for times, found in zip(self.worlds, self.made, strict=True):
+            wrong = made - found
+            if wrong and any_order:
+                wrong = wrong - self._in_any_order(times)
+            if wrong:
+                return f"made {shown(wrong)}; not made in {self._world(times)}: {shown(found)}"
+        return None
+
+    def impossible(self, made: Counter[Identity]) -> str | None:
+        """Tell of a match that was made and is in no world."""
+        wrong = made - self.possible
+        for times in self.worlds if wrong else ():
+            wrong = wrong - self._in_any_order(times)
+        return f"made {shown(wrong)}; not made in any world" if wrong else None
+
+    def missed(self, made: Counter[Identity]) -> str | None:
+        """Tell of a match that was not made though there is one world only, and it is in that."""
+        missed = self.made[0] - made if len(self.worlds) == 1 else None
+        return f"did not make {shown(missed)}; there is one world only" if missed else None
+
+    def untold(self, outcome: Outcome) -> str | None:
+        """Tell of a match that is in some world, and was neither made nor told as left open.
+
+        Nor may depend on one that was left open: with an event in common with that, or with a
+        choice in which that may have been preferred.
+        """
+        for identity in self.possible - outcome.made:
+            if identity in outcome.made or identity in outcome.candidates:
+                continue
+            if not self._follows(identity, outcome):
+                times = next(
+                    times
+                    for times, found in zip(self.worlds, self.made, strict=True)
+                    if identity in found
+                )
+                return f"neither made nor told {shown([identity])}; made in {self._world(times)}"
+        return None
+
+    def _follows(self, identity: Identity, outcome: Outcome) -> bool:
+        own = _events_of(identity)
+        return any(own & _events_of(other) for other in outcome.candidates)
+
+    def _in_any_order(self, times: Times) -> Counter[Identity]:
+        found: Counter[Identity] = Counter()
+        for ranks in tied_orders(self.events, times):
+            found |= made_at(self.expression, self.events, times, END_US, ranks)
+        return found
+
+    def _world(self, times: Times) -> str:
+        told = " ".join(
+            f"{o.name}{number_of(o)}={us / SECOND_US:g}"
+            for o, us in zip(self.events, times, strict=True)
+        )
+        return f"the world {told}"
+
+
+def _events_of(identity: Any) -> frozenset[int]:
+    """The numbers of the events in a match."""
+    if isinstance(identity, int):
+        return frozenset((identity,))
+    found: frozenset[int] = frozenset()
+    for each in identity if isinstance(identity, frozenset) else ():
+        found |= _events_of(each[1] if isinstance(each, tuple) and len(each) == 2 else each)
+    return found
+
+
+def drawn(
+    expression: Expression,
+    events: Callable[[], Sequence[Occurrence]],
+    random: Random,
+    *,
+    says: Callable[[Case], object] = lambda case: case.possible,
+    tries: int | None = None,
+) -> Case:
+    """Return a case that says something; drawn again until it does.
+
+    Raises
+    ------
+    LookupError
+        If so many tries were in vain.
+    """
+    span_us = END_US
+    for number in count():
+        if number == tries:
+            break
+        arrived = events()
+        worlds = Worlds(
+            arrived, durations(expression, span_us), clock=has_clock(expression)
+        ).worlds(random)
+        found = list(islice(worlds, CELLS_MAX + 1))
+        if not found or len(found) > CELLS_MAX:
+            continue
+        case = Case(expression, arrived, found)
+        if says(case):
+            return case
+    raise LookupError(f"nothing comes of {expression!r}")
