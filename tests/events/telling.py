@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -16,7 +16,7 @@ from activedb.events import Detector, Expression, Network, Occurrence, precedes
 
 from .worlds import Identity, identity_of
 
-__all__ = ["ARRIVALS", "Outcome", "Telling", "Told", "arrived", "tell"]
+__all__ = ["ARRIVALS", "Outcome", "Telling", "Told", "arrived", "numbered", "tell"]
 
 ARRIVALS = ("lower ends", "upper ends", "any")
 
@@ -41,10 +41,11 @@ def arrived(events: Sequence[Occurrence], arrival: str, random: Random) -> list[
             break  # contradictory clocks
         waiting.remove(first)
         found.append(first)
-    return [_numbered(o, n) for n, o in enumerate([*found, *waiting])]
+    return [numbered(o, n) for n, o in enumerate([*found, *waiting])]
 
 
-def _numbered(o: Occurrence, n: int) -> Occurrence:
+def numbered(o: Occurrence, n: int) -> Occurrence:
+    """The event with that number."""
     return Occurrence(o.name, o.timestamp, {**o.params, "n": n}, id=o.id)
 
 
@@ -139,6 +140,15 @@ class Told:
             self.caught(detector, lambda each: each.feed(o, None, contemporaries))
             detector.withdraw(o)
 
+    def resolve(self, choose: Callable[[Any], list[Any]]) -> None:
+        """Decide all that is open."""
+        while any(detector.undecided for detector in self.detectors):
+            for detector in self.detectors:
+                for each in list(detector.undecided):
+                    found = detector.resolve(each.identity, choose(each))
+                    if detector is self.detectors[-1]:
+                        self.outcome.made.update(map(_identity_of_match, found))
+
     def cut(self) -> None:
         """Go on with detectors that take up the state."""
         states = [json.loads(json.dumps(detector.state())) for detector in self.detectors]
@@ -162,11 +172,13 @@ def tell(
     end_us: int,
     way: Telling = Telling(),
     random: Random | None = None,
+    resolve: Callable[[Any], list[Any]] | None = None,
 ) -> Outcome:
     """Return what a detector makes of the events, fed in this order.
 
     With each, it is told which of those yet to be fed may be before it, as streams with producers
-    tell, and before each the time that none of them is before.
+    tell, and before each the time that none of them is before. With `resolve`, what is open is
+    decided now and then, and in the end: it returns those of the candidates that are made.
     """
     told = Told(expression, policy, is_sharing=way.is_sharing)
     random = Random(0) if random is None else random
@@ -182,5 +194,9 @@ def tell(
         if random.random() < way.cut:
             told.cut()
         told.feed(o, waiting)
+        if resolve is not None and random.random() < 0.5:
+            told.resolve(resolve)
     told.advance(end_us)
+    if resolve is not None:
+        told.resolve(resolve)
     return told.outcome

@@ -42,8 +42,9 @@ from activedb.events.terms import part
 
 from .generation import CONTEXTS, Plan, random_expression
 from .judging import END_US, Case, drawn, shown
-from .telling import ARRIVALS, Outcome, Telling, arrived, tell
-from .worlds import SECOND_US, identity_of
+from .telling import ARRIVALS, Outcome, Telling, arrived, numbered, tell
+from .worlds import SECOND_US, identity_of, made_within, number_of
+from .worlds import told as definition_told
 
 SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
 SEED = os.environ["ACTIVEDB_TEST_SEED"]  # drawn by tests/conftest.py if it is not given
@@ -270,19 +271,116 @@ def test_events_with_one_world_make_what_that_makes(operator: str) -> None:
 
 
 def apart(events: list[Occurrence], random: Random) -> list[Occurrence]:
-    """Some of the events with some microseconds more, wherever that leaves them ordered."""
+    """The events without local clocks, most with intervals that reach over no whole second."""
     found = []
     for o in events:
-        stamp = o.stamp
-        assert stamp is not None
+        low_us = high_us = o.low_us
         if random.random() < 0.7:
-            ends = (
-                stamp.lower_us + 100_000,
-                stamp.lower_us + 100_000 + random.choice([10_000, 50_000]),
-            )
-            stamp = AccuracyInterval(random.choice(ends), *ends)
+            low_us += 100_000
+            high_us = low_us + random.choice([10_000, 50_000])
+        stamp = AccuracyInterval(random.choice([low_us, high_us]), low_us, high_us)
         found.append(Occurrence(o.name, stamp, o.params))
-    return found
+    return arrived(found, random.choice(ARRIVALS), random)
+
+
+@pytest.mark.parametrize("operator", ["same", "same with a negation", "all the same"])
+def test_key_of_which_all_is_known_misses_nothing(operator: str) -> None:
+    random = Random(f"{SEED} keys {operator}")
+    for expression in VARIANTS[operator].values():
+
+        def events(expression: Expression = expression) -> Any:
+            known = apart(random_events(expression, random, widths=(0,), few=True), random)
+            other = random_events(expression, random, widths=(1, 3), few=True)
+            both = [with_key(o, key) for key, each in enumerate((known, other)) for o in each]
+            return arrived(both, random.choice(ARRIVALS), random)
+
+        for _ in range(SCALE):
+            # The worlds of both keys are many: those of one are asked, as it is apart.
+            fed: list[Occurrence] = []
+
+            def of_one_key(fed: list[Occurrence] = fed, events: Any = events) -> Any:
+                fed[:] = events()
+                own = [o for o in fed if o.params["w"] == 0]
+                return [numbered(o, n) for n, o in enumerate(own)]
+
+            case = drawn(
+                expression, of_one_key, random, says=lambda c: c.possible and not c.worlds[1:]
+            )
+            for policy in ("certain", "raise", "possible"):
+                own = [number_of(o) for o in fed if o.params["w"] == 0]
+                names = {n: place for place, n in enumerate(own)}
+                outcome = tell(expression, fed, policy, END_US, telling(random), random)
+                made = Counter(
+                    {
+                        renamed: count
+                        for identity, count in outcome.made.items()
+                        if (renamed := with_numbers(identity, names)) is not None
+                    }
+                )
+                check(Case(expression, fed, []), differ(policy, made, case.made[0]))
+
+
+def with_key(o: Occurrence, key: int) -> Occurrence:
+    return Occurrence(o.name, o.timestamp, {**o.params, "w": key})
+
+
+def with_numbers(identity: Any, names: dict[int, int]) -> Any:
+    """The match with other numbers for its events; None if it is of others."""
+    found = [(name, frozenset(names.get(n, -1) for n in bound)) for name, bound in identity]
+    return None if any(-1 in bound for _, bound in found) else frozenset(found)
+
+
+class Oracle:
+    """Knows one of the worlds of a case, and says what is made in it."""
+
+    def __init__(self, case: Case, random: Random):
+        self.times = random.choice(case.worlds)
+        reference, _ = definition_told(case.expression, case.events, self.times, END_US)
+        self._inside = made_within(reference)
+        self.case = case
+        self.made = case.made[case.worlds.index(self.times)]
+
+    def __call__(self, open_choice: Any) -> list[Any]:
+        """Those of the candidates that are made; of an error, or of what is undecided."""
+        return [each for each in open_choice.candidates if identity_of(each) in self._inside]
+
+    def check(self, made: Counter[Any]) -> None:
+        world = [us / SECOND_US for us in self.times]
+        wrong = made - self.made
+        if wrong:
+            check(self.case, f"made {shown(wrong)}, told the truth of the world {world}")
+
+
+@pytest.mark.parametrize("operator", VARIANTS)
+def test_callback_that_knows_the_world_makes_what_that_makes(operator: str) -> None:
+    for case, random in cases(operator, "callback", 2):
+        oracle = Oracle(case, random)
+        outcome = told(case, oracle, telling(random), random.random())
+        oracle.check(outcome.made)
+
+
+@pytest.mark.parametrize("operator", VARIANTS)
+def test_callback_that_chooses_nothing_makes_nothing_of_what_it_was_asked(operator: str) -> None:
+    for case, random in cases(operator, "nothing", 1):
+        asked: set[Any] = set()
+
+        def choose(error: UncertainOrder, asked: set[Any] = asked) -> tuple[()]:
+            asked.update(identity_of(parts) for parts in error.candidates)
+            return ()
+
+        made = told(case, choose, telling(random), random.random()).made
+        both = [identity for identity in made if identity in asked]
+        check(case, f"made {shown(both)}, which was not chosen" if both else None)
+
+
+@pytest.mark.parametrize("operator", VARIANTS)
+def test_choices_that_are_decided_later_make_what_the_world_makes(operator: str) -> None:
+    for case, random in cases(operator, "resolve", 2):
+        oracle = Oracle(case, random)
+        outcome = tell(
+            case.expression, case.events, "certain", END_US, Telling(), random, resolve=oracle
+        )
+        oracle.check(outcome.made)
 
 
 PLAN = Plan(
