@@ -42,6 +42,7 @@ from activedb.events.terms import part
 
 from .generation import CONTEXTS, Plan, random_expression
 from .judging import END_US, Case, drawn, shown
+from .measure_uncertain import EXPRESSIONS, measured
 from .telling import ARRIVALS, Outcome, Telling, arrived, numbered, tell
 from .worlds import SECOND_US, identity_of, made_within, number_of
 from .worlds import told as definition_told
@@ -398,13 +399,12 @@ def test_random_expressions_make_what_the_worlds_make(seed: int) -> None:
     random = Random(f"{SEED} random {seed}")
     for _ in range(4 * SCALE):
         expression = random_expression(random, PLAN)
+
+        def events(expression: Expression = expression) -> Any:
+            return random_events(expression, random, widths=(0, 0, 1, 2))
+
         try:
-            case = drawn(
-                expression,
-                lambda e=expression: random_events(e, random, widths=(0, 0, 1, 2)),
-                random,
-                tries=20,
-            )
+            case = drawn(expression, events, random, tries=20)
         except LookupError:
             continue  # hardly anything comes of such an expression
         way, seeded = telling(random), random.random()
@@ -483,3 +483,14 @@ def test_columns_refuse_intervals() -> None:
     assert len(EventColumns.of_occurrences([exact])) == 1
     with pytest.raises(BadEvent, match="no exact time"):
         EventColumns.of_occurrences([exact, wide])
+
+
+# -- streams -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", EXPRESSIONS)
+def test_streams_of_three_producers_make_nothing_that_was_not(name: str) -> None:
+    counts = measured(EXPRESSIONS[name], 3 * SCALE, f"{SEED} {name}")
+    table = {way: str(count) for way, count in counts.items()}
+    for way in ("certain", "raise", "detect certain"):
+        assert counts[way].wrong == 0, f"{name}, wrong/made: {table} (ACTIVEDB_TEST_SEED={SEED})"
