@@ -133,8 +133,11 @@ def test_worlds_are_all_that_can_be_told_apart(expression: Expression) -> None:
         for _ in range(30):
             times = [
                 random.choice(
-                    [o.low_us, o.high_us, random.randint(o.low_us, o.high_us)]
-                    + list(range(o.low_us, o.high_us, SECOND_US // 2))
+                    [
+                        o.high_us,
+                        random.randint(o.low_us, o.high_us),
+                        *range(o.low_us, o.high_us, SECOND_US // 2),
+                    ]
                 )
                 for o in events
             ]
