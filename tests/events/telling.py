@@ -142,12 +142,15 @@ class Told:
 
     def resolve(self, choose: Callable[[Any], list[Any]]) -> None:
         """Decide all that is open."""
-        while any(detector.undecided for detector in self.detectors):
-            for detector in self.detectors:
-                for each in list(detector.undecided):
+        for detector in self.detectors:
+            known: set[str] = set()
+            while new := [each for each in detector.undecided if each.identity not in known]:
+                for each in new:
+                    known.add(each.identity)
                     found = detector.resolve(each.identity, choose(each))
                     if detector is self.detectors[-1]:
                         self.outcome.made.update(map(_identity_of_match, found))
+            assert not detector.undecided, f"resolved, but still open: {detector.undecided}"
 
     def cut(self) -> None:
         """Go on with detectors that take up the state."""
