@@ -128,7 +128,7 @@ class Case:
         return f"made {shown(wrong)}; not made in any world" if wrong else None
 
     def missed(self, made: Counter[Identity]) -> str | None:
-        """Tell of a match that was not made though all is known, pair by pair, and it is in that."""
+        """Tell of a match that was not made though all is known, pair by pair."""
         missed = self.made[0] - made if self.is_known else None
         return f"did not make {shown(missed)}; there is one world only" if missed else None
 

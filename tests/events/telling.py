@@ -144,12 +144,12 @@ class Told:
         """Decide all that is open."""
         for detector in self.detectors:
             known: set[str] = set()
+            # What is decided may decide others, and may bring up new ones.
             while new := [each for each in detector.undecided if each.identity not in known]:
-                for each in new:
-                    known.add(each.identity)
-                    found = detector.resolve(each.identity, choose(each))
-                    if detector is self.detectors[-1]:
-                        self.outcome.made.update(map(_identity_of_match, found))
+                known.add(new[0].identity)
+                found = detector.resolve(new[0].identity, choose(new[0]))
+                if detector is self.detectors[-1]:
+                    self.outcome.made.update(map(_identity_of_match, found))
             assert not detector.undecided, f"resolved, but still open: {detector.undecided}"
 
     def cut(self) -> None:

