@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import count, islice
+from itertools import combinations, count, islice
 from random import Random
 from typing import Any
 
 from activedb.events import Expression, Occurrence
 
-from .telling import Outcome
+from .telling import Outcome, numbered
 from .worlds import (
     SECOND_US,
     Identity,
@@ -128,9 +128,21 @@ class Case:
         return f"made {shown(wrong)}; not made in any world" if wrong else None
 
     def missed(self, made: Counter[Identity]) -> str | None:
-        """Tell of a match that was not made though there is one world only, and it is in that."""
-        missed = self.made[0] - made if len(self.worlds) == 1 else None
+        """Tell of a match that was not made though all is known, pair by pair."""
+        missed = self.made[0] - made if self.is_known else None
         return f"did not make {shown(missed)}; there is one world only" if missed else None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the timestamps of any two tell how these lie to each other."""
+        if len(self.worlds) > 1:
+            return False
+        differences_us = durations(self.expression, END_US)
+        pairs = combinations(self.events, 2)
+        return not any(
+            list(islice(Worlds([numbered(a, 0), numbered(b, 1)], differences_us).cells(), 1, 2))
+            for a, b in pairs
+        )
 
     def untold(self, outcome: Outcome) -> str | None:
         """Tell of a match that is in some world, and was neither made nor told as left open.

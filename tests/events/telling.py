@@ -142,12 +142,15 @@ class Told:
 
     def resolve(self, choose: Callable[[Any], list[Any]]) -> None:
         """Decide all that is open."""
-        while any(detector.undecided for detector in self.detectors):
-            for detector in self.detectors:
-                for each in list(detector.undecided):
-                    found = detector.resolve(each.identity, choose(each))
-                    if detector is self.detectors[-1]:
-                        self.outcome.made.update(map(_identity_of_match, found))
+        for detector in self.detectors:
+            known: set[str] = set()
+            # What is decided may decide others, and may bring up new ones.
+            while new := [each for each in detector.undecided if each.identity not in known]:
+                known.add(new[0].identity)
+                found = detector.resolve(new[0].identity, choose(new[0]))
+                if detector is self.detectors[-1]:
+                    self.outcome.made.update(map(_identity_of_match, found))
+            assert not detector.undecided, f"resolved, but still open: {detector.undecided}"
 
     def cut(self) -> None:
         """Go on with detectors that take up the state."""

