@@ -61,9 +61,11 @@ from activedb.events._sequence import Sequence
 from activedb.events._stability import POList, Stabilizer
 from activedb.events._temporal import Periodic, Plus, TimedOut
 from activedb.events._timestamps import Timestamp
+from activedb.events.detection._bound import MATCHES_MAX
 from activedb.events.terms import Term, attr, part
 
 __all__ = [
+    "MATCHES_MAX",
     "AccuracyInterval",
     "At",
     "Conjunction",

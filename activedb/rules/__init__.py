@@ -7,7 +7,7 @@ from activedb.rules._fingerprint import event_fingerprint, fingerprint
 from activedb.rules._function_names import FunctionNames
 from activedb.rules._occurrence_set import OccurrenceSet
 from activedb.rules._registered import RegisteredRule
-from activedb.rules._rule import Action, Condition, OnAbort, OnFull, OnUncertain, Rule
+from activedb.rules._rule import Action, Condition, OnAbort, OnFull, OnMany, OnUncertain, Rule
 from activedb.rules._subscription import PARTIALS_MAX, Sharing, Subscription
 from activedb.rules._versions import (
     CHANGEABLE,
@@ -33,6 +33,7 @@ __all__ = [
     "OccurrenceSet",
     "OnAbort",
     "OnFull",
+    "OnMany",
     "OnUncertain",
     "Part",
     "RegisteredRule",

@@ -96,6 +96,11 @@ class RegisteredRule:
         """Occurrences that its detector has forgotten because there were too many."""
         return self.subscription.dropped
 
+    @property
+    def truncated(self) -> int:
+        """How often its detector has left out matches because one event completed too many."""
+        return self.subscription.truncated
+
     @classmethod
     def of(
         cls,
@@ -130,6 +135,8 @@ class RegisteredRule:
             and rule.on is self.rule.on
             and rule.partials_max == self.rule.partials_max
             and rule.on_full == self.rule.on_full
+            and rule.matches_max == self.rule.matches_max
+            and rule.on_many == self.rule.on_many
             and rule.on_uncertain == self.rule.on_uncertain
         )
         subscription = self.subscription.changed(rule, goes_on=goes_on)

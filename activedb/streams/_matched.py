@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from activedb.events import Expression, Occurrence
+from activedb.events import MATCHES_MAX, Expression, Occurrence
 from activedb.streams._arrivals import Arrival
 
 __all__ = ["Completion", "KeyedRule", "Matchable", "Matched"]
@@ -34,7 +34,7 @@ class KeyedRule:
         The fingerprint of what is detected.
     partials_max : int or None
         Occurrences that one detector keeps at most; None: any number.
-    on_uncertain : str
+    on_uncertain, matches_max, on_many
         As of the rule.
     """
 
@@ -45,6 +45,8 @@ class KeyedRule:
     event: str
     partials_max: int | None
     on_uncertain: str = "raise"
+    matches_max: int | None = MATCHES_MAX
+    on_many: str = "refuse"
 
 
 @dataclass(frozen=True)
