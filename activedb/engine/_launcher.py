@@ -198,6 +198,14 @@ class Launcher:
 
         t.hierarchy.durable.append(write)
 
+    def ended(self, t: Transaction) -> None:
+        """Take note that the top-level transaction `t` has ended, and has started its firings.
+
+        If it has aborted, and some are recorded all the same, whoever looks starts them.
+        """
+        with self._idle:
+            self._committing.pop(t, None)
+
     def start(self, firings: list[Firing]) -> None:
         """Start firings that are recorded, if they run here."""
         for firing in in_turn(firings):

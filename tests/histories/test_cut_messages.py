@@ -10,8 +10,9 @@ import pytest
 from sqlalchemy import Column, Integer, String, Table, func, select, text
 
 import activedb as adb
-from activedb.errors import TransactionAborted
+from activedb.errors import ConnectionLost, TransactionAborted
 from tests.histories.processes import Server
+from tests.patience import PATIENCE_S
 from tests.servers import fresh_database
 from tests.wire import Wire
 
@@ -187,6 +188,29 @@ def test_connection_cut_at_any_message_leaves_each_firing_done_once(
         assert each_cut(wire, db, work) > 10
         committed = 0 if coupling == "exclusive" else world.calls
         assert found(wire, "SELECT n FROM rows WHERE id = 0") == [committed]
+
+
+@pytest.mark.parametrize("coupling", ["sequential", "causal"])
+def test_firing_of_a_commit_whose_outcome_nobody_could_tell_runs_while_its_transaction_is_held(
+    wire: Wire, coupling: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with adb.connect(wire.url, reconnect_pause_ms=1) as db:
+        world = World(db)
+
+        @db.rule(on=adb.updated(world.rows), coupling=coupling)
+        def note(t: Transaction, o: adb.Occurrence) -> None:
+            t.insert(world.done, {"id": o.new["n"], "what": coupling})
+
+        db.run(world.up, 0)
+        db.join()
+        with monkeypatch.context() as unknown:
+            unknown.setattr(db._store, "outcome", lambda number: None)
+            with pytest.raises(ConnectionLost), db.transaction() as t:
+                world.up(t, 0)
+                wire.cut_commit("after")
+        assert t.state.value != "committed"
+        db.join(PATIENCE_S)
+        assert found(wire, "SELECT id FROM done ORDER BY id") == [1, 2]
 
 
 def test_connection_cut_at_any_message_of_a_feed_leaves_each_event_processed_once(
