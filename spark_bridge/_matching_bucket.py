@@ -206,4 +206,6 @@ def _detector(rule: KeyedRule) -> Detector:
         name=None if isinstance(rule.on, Query) else rule.name,
         on_uncertain=rule.on_uncertain,
         partials_max=rule.partials_max,
+        matches_max=rule.matches_max,
+        on_many=rule.on_many,
     )

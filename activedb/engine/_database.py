@@ -47,7 +47,7 @@ from activedb.engine._timekeeper import Timekeeper
 from activedb.engine._triggering import Triggering
 from activedb.engine._workers import Worker
 from activedb.errors import ConfigurationError, DefinitionError, TransactionStateError
-from activedb.events import Occurrence, Timestamp
+from activedb.events import MATCHES_MAX, Occurrence, Timestamp
 from activedb.functions import calling, checked_function
 from activedb.metrics import Counters
 from activedb.rules import Action, Catalog, Condition, OnUncertain, Rule
@@ -258,7 +258,13 @@ class Database:
         after: Iterable[str] = (),
         partials_max: int | None = None,
         on_full: str = "drop_oldest",
+<<<<<<< HEAD
         on_uncertain: OnUncertain = "certain",
+=======
+        matches_max: int | None = MATCHES_MAX,
+        on_many: str = "refuse",
+        on_uncertain: OnUncertain = "raise",
+>>>>>>> 60d3dd5273f51fa37ba4ebe0a351e276ae132970
         reads: Any = None,
         writes: Any = None,
         raises: Any = None,
@@ -311,6 +317,12 @@ class Database:
             What happens when it would have to keep more: it forgets the oldest
             (``db.rules[name].dropped`` counts them), or the event is refused with
             `PartialsExceeded`.
+        matches_max : int or None
+            How many matches one event may complete; None: any number.
+        on_many : {"refuse", "truncate"}
+            What happens when it would complete more: the event is refused with `MatchesExceeded`,
+            or triggers the rule for the most preferred ones (``db.rules[name].truncated`` counts
+            such events). At the end of a window, where there is no event, these are made.
         on_uncertain : {"raise", "certain", "possible", "reading"} or callable
             What to make of events whose timestamps do not tell their order: what is certain, and
             the rest is left open (`decisions`); the same with a dead letter ("raise"); all that is
@@ -353,6 +365,8 @@ class Database:
                     after=after,
                     partials_max=partials_max,
                     on_full=on_full,
+                    matches_max=matches_max,
+                    on_many=on_many,
                     on_uncertain=on_uncertain,
                     reads=reads,
                     writes=writes,

@@ -163,7 +163,7 @@ class Exclusive:
             _LOG.warning("rules stay intents for now: %s", ", ".join(named), exc_info=True)
             for firing in named.values():
                 self._launcher.restarts.later(
-                    firing.name,
+                    f"{firing.name} falls due",  # not itself: who looks may find that it has
                     lambda firing=firing: self._fall_due([firing], number + 1),  # type: ignore[misc]
                     number,
                     f"{type(error).__name__}: {error}",

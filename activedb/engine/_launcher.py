@@ -90,6 +90,8 @@ class Launcher:
         self._restarts_max = restarts_max
         self._idle = threading.Condition()
         restarts.on_called = self._tell
+        # Connections lost while firings were recorded, and how many before the last look for them.
+        self._lost = self._looked = 0
         self._running: set[str] = set()
         self._at_work: dict[str, Transaction] = {}  # in whose present try each of them runs
         # Those that a live transaction records with its commit, and starts after it.
@@ -196,6 +198,14 @@ class Launcher:
 
         t.hierarchy.durable.append(write)
 
+    def ended(self, t: Transaction) -> None:
+        """Take note that the top-level transaction `t` has ended, and has started its firings.
+
+        If it has aborted, and some are recorded all the same, whoever looks starts them.
+        """
+        with self._idle:
+            self._committing.pop(t, None)
+
     def start(self, firings: list[Firing]) -> None:
         """Start firings that are recorded, if they run here."""
         for firing in in_turn(firings):
@@ -285,7 +295,11 @@ class Launcher:
             How many were started. Firings of rules that are not defined here stay recorded.
         """
         self.restarts.drop(_LOOK)
-        started = self.restarts.call_all() + self._start_ours()
+        try:
+            started = self.restarts.call_all() + self._start_ours()
+        except ActiveDBError:
+            self.look()
+            raise
         if not self.journal.is_queued:
             while taken := self.take_over(_CLAIMED_MAX):
                 started += taken
@@ -324,6 +338,8 @@ class Launcher:
         To be called when a connection was lost while some were recorded or taken over: nobody may
         have been told that it has been done.
         """
+        with self._idle:
+            self._lost += 1
         self._look_later(0)
 
     def _look_later(self, number: int) -> None:
@@ -332,12 +348,16 @@ class Launcher:
         )
 
     def _look(self, number: int) -> None:
+        with self._idle:
+            before = self._lost
         try:
             self._start_ours()
         except ActiveDBError:
             _LOG.info("firings of ours cannot be looked for now", exc_info=True)
             self._look_later(number)
         else:
+            with self._idle:
+                self._looked = max(self._looked, before)
             if not self.restarts.is_last(number):
                 self._look_later(number + 1)
 
@@ -481,7 +501,8 @@ class Launcher:
     def _left(self) -> dict[str, str]:
         """What has not ended, and why. REQUIRES: the latch."""
         left = self.restarts.waiting()
-        left.pop(_LOOK, None)
+        if self._looked == self._lost:
+            left.pop(_LOOK, None)  # it has found nothing, or what it has found runs
         behind = dict.fromkeys(self.turns.waiting(), "rules of a higher priority have not ended")
         return left | behind | dict.fromkeys(self._running, _RUNS)
 

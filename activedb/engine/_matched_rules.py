@@ -144,4 +144,6 @@ def _keyed(subscription: Subscription, partials_max: int | None) -> KeyedRule:
         event=subscription.event,
         partials_max=partials_max,
         on_uncertain=rule.on_uncertain,
+        matches_max=rule.matches_max,
+        on_many=str(rule.on_many),
     )

@@ -14,6 +14,7 @@ from activedb.engine._reads import find_reads
 from activedb.engine._rule_texts import RuleTexts, is_on
 from activedb.engine._stream_names import check_streams
 from activedb.errors import DefinitionError, RuleSyntaxError, TransactionStateError
+from activedb.events import MATCHES_MAX
 from activedb.rules import (
     CHANGEABLE,
     KEPT,
@@ -118,7 +119,13 @@ class Rules:
         after: Any = (),
         partials_max: int | None = None,
         on_full: str = "drop_oldest",
+<<<<<<< HEAD
         on_uncertain: OnUncertain = "certain",
+=======
+        matches_max: int | None = MATCHES_MAX,
+        on_many: str = "refuse",
+        on_uncertain: OnUncertain = "raise",
+>>>>>>> 60d3dd5273f51fa37ba4ebe0a351e276ae132970
         reads: Any = None,
         writes: Any = None,
         raises: Any = None,
@@ -150,6 +157,8 @@ class Rules:
             after=after,
             partials_max=partials_max,
             on_full=on_full,
+            matches_max=matches_max,
+            on_many=on_many,
             on_uncertain=on_uncertain,
             reads=reads,
             writes=writes,
@@ -358,7 +367,8 @@ class Rules:
         rules : list of mappings, or mapping of str to mapping
             Fields: ``name``, ``on``, ``do``, and optionally ``when``, ``coupling``, ``priority``,
             ``on_abort``, ``params``, ``set_oriented``, ``condition_action``, ``after``, ``reads``,
-            ``writes``, ``raises``, ``partials_max``, ``on_full``, ``on_uncertain``, ``enabled``.
+            ``writes``, ``raises``, ``partials_max``, ``on_full``, ``matches_max``, ``on_many``,
+            ``on_uncertain``, ``enabled``.
             Functions are named ``"module:function"``. Events: ``{"event": "EXIT"}``, ``{"updated":
             "accounts", "columns": ["balance"]}``, ``{"any_of": […]}``, ``{"seq": […], "same": […],
             "within": seconds}``, in it ``{"not": {…}}``, and all others (docs/rules.md). Tables

@@ -225,6 +225,7 @@ class Triggering:
         if t.state is State.ABORTED:
             self._causal.aborted(trail.firings)
             if t.parent is None:
+                self._launcher.ended(t)
                 if trail.firings and isinstance(t.hierarchy.session.failure, ConnectionLost):
                     self._launcher.look()  # the commit may have been done
                 self._exclusive.tried(t.hierarchy.run)
@@ -243,6 +244,7 @@ class Triggering:
                 if not subscription.is_timed:
                     self.lines.moved(subscription)
             self._launcher.start(self._causal.committed(trail.firings))
+            self._launcher.ended(t)
             self._exclusive.committed(t.hierarchy.run, trail.intents)
 
     def gave_up(self, run: Run, error: BaseException) -> None:

@@ -40,6 +40,8 @@ _OPTIONS = {
     "on_abort": "on_abort",
     "partials": "partials_max",
     "on_full": "on_full",
+    "matches": "matches_max",
+    "on_many": "on_many",
     "on_uncertain": "on_uncertain",
     "after_rules": "after",
 }
@@ -139,7 +141,7 @@ class StatementReader:
         return CreateRule(rule, _has(tree, "replace"))
 
     def _option(self, clause: Node) -> Any:
-        if clause.data in ("priority", "partials"):
+        if clause.data in ("priority", "partials", "matches"):
             *sign, number = clause.children[0].children
             if number.type == "NULL":
                 return None

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from activedb.errors import DefinitionError
-from activedb.events import Expression, Primitive, Query
+from activedb.events import MATCHES_MAX, Expression, Primitive, Query
 from activedb.events._names import name_text
 from activedb.events.terms import Aggregate, Attribute, Term
 from activedb.language._actions import Body
 from activedb.language._statements import AlterRule, CreateQuery, CreateRule, Drop
-from activedb.rules import OnAbort, OnFull, Rule
+from activedb.rules import OnAbort, OnFull, OnMany, Rule
 from coupling import ConditionAction, Coupling
 
 __all__ = ["text"]
@@ -122,7 +122,16 @@ def _rule(rule: Rule, create: str) -> str:
         lines.append(f"PARTIALS {rule.partials_max}")
     if rule.on_full is not OnFull.DROP_OLDEST:
         lines.append(f"ON FULL {rule.on_full.value}")
+<<<<<<< HEAD
     if rule.on_uncertain != "certain":
+=======
+    if rule.matches_max != MATCHES_MAX:
+        most = "NULL" if rule.matches_max is None else rule.matches_max
+        lines.append(f"MATCHES {most}")
+    if rule.on_many is not OnMany.REFUSE:
+        lines.append(f"ON MANY {rule.on_many.value}")
+    if rule.on_uncertain != "raise":
+>>>>>>> 60d3dd5273f51fa37ba4ebe0a351e276ae132970
         if not isinstance(rule.on_uncertain, str):
             raise DefinitionError(f"rule {rule.name}: the function of on_uncertain has no text")
         lines.append(f"ON UNCERTAIN {rule.on_uncertain}")

@@ -29,6 +29,8 @@ _OF_RULE = (
     "after",
     "partials_max",
     "on_full",
+    "matches_max",
+    "on_many",
     "on_uncertain",
     "reads",
     "raises",

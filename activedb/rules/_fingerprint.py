@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from types import CodeType
 from typing import Any
 
-from activedb.events import Conjunction, Expression, Primitive, Query, Sequence, Term
-from activedb.rules._rule import OnFull, Rule
+from activedb.events import MATCHES_MAX, Conjunction, Expression, Primitive, Query, Sequence, Term
+from activedb.rules._rule import OnFull, OnMany, Rule
 
 __all__ = ["event_fingerprint", "fingerprint"]
 
@@ -55,11 +55,21 @@ def _told_of_event(expression: Expression) -> list[str]:
 
 def _told_of_detection(rule: Rule) -> list[str]:
     """What it says about its detector; nothing if it says nothing."""
+<<<<<<< HEAD
     told = (rule.partials_max, rule.on_full, rule.on_uncertain)
     if told == (None, OnFull.DROP_OLDEST, "certain"):
         return []
     bound, on_full, policy = told
     return [repr(bound), on_full.value, _told_of_function(policy)]
+=======
+    told: list[str] = []
+    if (rule.partials_max, rule.on_full, rule.on_uncertain) != (None, OnFull.DROP_OLDEST, "raise"):
+        policy = _told_of_function(rule.on_uncertain)
+        told += [repr(rule.partials_max), rule.on_full.value, policy]
+    if (rule.matches_max, rule.on_many) != (MATCHES_MAX, OnMany.REFUSE):
+        told += [repr(rule.matches_max), rule.on_many.value]
+    return told
+>>>>>>> 60d3dd5273f51fa37ba4ebe0a351e276ae132970
 
 
 def _predicates(expression: Expression) -> list[Any]:

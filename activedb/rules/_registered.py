@@ -97,9 +97,15 @@ class RegisteredRule:
         return self.subscription.dropped
 
     @property
+<<<<<<< HEAD
     def undecided(self) -> int:
         """Choices that its detector here has left open, as the order of events is not known."""
         return self.subscription.undecided
+=======
+    def truncated(self) -> int:
+        """How often its detector has left out matches because one event completed too many."""
+        return self.subscription.truncated
+>>>>>>> 60d3dd5273f51fa37ba4ebe0a351e276ae132970
 
     @classmethod
     def of(
@@ -135,6 +141,8 @@ class RegisteredRule:
             and rule.on is self.rule.on
             and rule.partials_max == self.rule.partials_max
             and rule.on_full == self.rule.on_full
+            and rule.matches_max == self.rule.matches_max
+            and rule.on_many == self.rule.on_many
             and rule.on_uncertain == self.rule.on_uncertain
         )
         subscription = self.subscription.changed(rule, goes_on=goes_on)

@@ -10,14 +10,14 @@ from types import MappingProxyType
 from typing import Any, Concatenate, TypeAlias, TypeVar
 
 from activedb.errors import DefinitionError, PatternError, RuleSignatureError
-from activedb.events import Expression, Occurrence
+from activedb.events import MATCHES_MAX, Expression, Occurrence
 from activedb.functions import checked_function, checked_result
 from activedb.rules._declared import Declared
 from activedb.rules._without_event import FindReads, event_of_reads
 from activedb.transactions import Transaction
 from coupling import ConditionAction, Coupling
 
-__all__ = ["Action", "Condition", "OnAbort", "OnFull", "OnUncertain", "Rule"]
+__all__ = ["Action", "Condition", "OnAbort", "OnFull", "OnMany", "OnUncertain", "Rule"]
 
 Condition: TypeAlias = Callable[Concatenate[Transaction, Occurrence, ...], Any]
 E = TypeVar("E", bound=StrEnum)
@@ -42,6 +42,13 @@ class OnFull(StrEnum):
 
     DROP_OLDEST = "drop_oldest"
     REFUSE = "refuse"
+
+
+class OnMany(StrEnum):
+    """What a detector does when one event would complete more matches than it may."""
+
+    REFUSE = "refuse"
+    TRUNCATE = "truncate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +82,10 @@ class Rule:
         How many occurrences its detector keeps at most; None: as the settings say.
     on_full : OnFull
         What happens when it would have to keep more.
+    matches_max : int or None
+        How many matches one event may complete; None: any number.
+    on_many : OnMany
+        What happens when it would complete more.
     on_uncertain : str or callable
         What is made of candidates whose order is not certain (`activedb/events/README.md`).
     without_event : bool
@@ -96,7 +107,13 @@ class Rule:
     after: tuple[str, ...] = ()
     partials_max: int | None = None
     on_full: OnFull = OnFull.DROP_OLDEST
+<<<<<<< HEAD
     on_uncertain: OnUncertain = "certain"
+=======
+    matches_max: int | None = MATCHES_MAX
+    on_many: OnMany = OnMany.REFUSE
+    on_uncertain: OnUncertain = "raise"
+>>>>>>> 60d3dd5273f51fa37ba4ebe0a351e276ae132970
     without_event: bool = False
     declared: Declared = field(default=_UNDECLARED, compare=False)
     _of_action: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
@@ -119,7 +136,13 @@ class Rule:
         after: Any = (),
         partials_max: int | None = None,
         on_full: str = "drop_oldest",
+<<<<<<< HEAD
         on_uncertain: OnUncertain = "certain",
+=======
+        matches_max: int | None = MATCHES_MAX,
+        on_many: str = "refuse",
+        on_uncertain: OnUncertain = "raise",
+>>>>>>> 60d3dd5273f51fa37ba4ebe0a351e276ae132970
         reads: Any = None,
         writes: Any = None,
         raises: Any = None,
@@ -210,8 +233,14 @@ class Rule:
             set_oriented=set_oriented,
             condition_action=then,
             after=_names_after(name, after, mode),
-            partials_max=_checked_bound(name, partials_max),
+            partials_max=_checked_bound(
+                name, partials_max, "partials_max takes how many occurrences its event may keep"
+            ),
             on_full=_one_of(OnFull, on_full, name, "on_full"),
+            matches_max=_checked_bound(
+                name, matches_max, "matches_max takes how many matches one event may complete"
+            ),
+            on_many=_one_of(OnMany, on_many, name, "on_many"),
             on_uncertain=_checked_policy(name, on_uncertain),
             without_event=without_event,
             declared=declared,
@@ -239,14 +268,11 @@ def _one_of(choices: Iterable[E], value: str, rule: str, option: str) -> E:
     raise DefinitionError(f"rule {rule}: {option}={value!r} is not one of {known}")
 
 
-def _checked_bound(rule: str, partials_max: Any) -> int | None:
-    is_whole = isinstance(partials_max, int) and not isinstance(partials_max, bool)
-    if partials_max is None or (is_whole and partials_max >= 1):
-        return partials_max  # type: ignore[no-any-return]  # checked
-    raise DefinitionError(
-        f"rule {rule}: partials_max takes how many occurrences its event may keep, at least 1, "
-        f"not {partials_max!r}"
-    )
+def _checked_bound(rule: str, most: Any, takes: str) -> int | None:
+    is_whole = isinstance(most, int) and not isinstance(most, bool)
+    if most is None or (is_whole and most >= 1):
+        return most  # type: ignore[no-any-return]  # checked
+    raise DefinitionError(f"rule {rule}: {takes}, at least 1, not {most!r}")
 
 
 def _checked_policy(rule: str, on_uncertain: Any) -> OnUncertain:

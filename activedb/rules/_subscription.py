@@ -303,6 +303,12 @@ class Subscription:
             return self._detection.detector.dropped
 
     @property
+    def truncated(self) -> int:
+        """How often matches were left out because one event completed too many."""
+        with self._detection.latch:
+            return self._detection.detector.truncated
+
+    @property
     def due_us(self) -> int | None:
         """When time will complete or decide something, if no event comes; None: never."""
         with self._detection.latch:
@@ -450,6 +456,8 @@ class Subscription:
                 on_uncertain=_of_detector(rule),
                 partials_max=bound,
                 on_full=str(rule.on_full),
+                matches_max=rule.matches_max,
+                on_many=str(rule.on_many),
                 network=network,
             )
 

@@ -36,6 +36,8 @@ CHANGEABLE = (
     "after",
     "partials_max",
     "on_full",
+    "matches_max",
+    "on_many",
     "on_uncertain",
 )
 KEPT = frozenset(("coupling", "priority", "on_abort"))

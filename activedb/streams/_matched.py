@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from activedb.events import Expression, Occurrence
+from activedb.events import MATCHES_MAX, Expression, Occurrence
 from activedb.streams._arrivals import Arrival
 
 __all__ = ["Completion", "KeyedRule", "Matchable", "Matched"]
@@ -34,7 +34,7 @@ class KeyedRule:
         The fingerprint of what is detected.
     partials_max : int or None
         Occurrences that one detector keeps at most; None: any number.
-    on_uncertain : str
+    on_uncertain, matches_max, on_many
         As of the rule.
     """
 
@@ -44,7 +44,13 @@ class KeyedRule:
     types: frozenset[str]
     event: str
     partials_max: int | None
+<<<<<<< HEAD
     on_uncertain: str = "certain"
+=======
+    on_uncertain: str = "raise"
+    matches_max: int | None = MATCHES_MAX
+    on_many: str = "refuse"
+>>>>>>> 60d3dd5273f51fa37ba4ebe0a351e276ae132970
 
 
 @dataclass(frozen=True)

@@ -418,6 +418,6 @@ def test_failure_deep_in_a_cascade_names_each_rule_once(where: Place, depth: int
     with pytest.raises(RuleFailed) as caught:
         ledger.db.signal("F", n=1)
     text = str(caught.value)
-    assert text.endswith("failed: the last one")
+    assert text.endswith("failed: ValueError: the last one")
     assert [text.count(name) for name in ("ping", "pong")] == [1, 1]
     assert f"({depth // 2} times)" in text or depth == 3

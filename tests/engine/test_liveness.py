@@ -11,6 +11,7 @@ from activedb.clock import SimulatedClock
 from activedb.errors import (
     ConnectionLost,
     Deadlock,
+    FiringsLeft,
     LockTimeout,
     SerializationConflict,
 )
@@ -69,6 +70,35 @@ def test_firing_that_used_up_its_retries_is_tried_again_by_itself(
     drive(clock, lambda: not ledger.pending())
     assert ledger.lines() == ["done"]
     assert ledger.letters() == []
+
+
+def test_join_waits_until_firings_whose_recording_was_cut_off_have_been_looked_for(
+    where: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = open_ledger(where.open(clock=SimulatedClock(EPOCH)))
+    ledger.db.rule(on=adb.event("E"), coupling="detached", name="rule")(
+        lambda t, o: ledger.write(t, "done")
+    )
+    journal = ledger.db._launcher.journal
+    record = journal.record
+
+    def cut_off(rows: Any, **how: Any) -> Any:
+        record(rows, **how)
+        raise ConnectionLost("the answer was not heard")
+
+    def away() -> Any:
+        raise ConnectionLost("the server is away")
+
+    with monkeypatch.context() as lost:
+        lost.setattr(journal, "record", cut_off)
+        lost.setattr(journal, "held", away)
+        with pytest.raises(ConnectionLost), ledger.db.transaction():
+            ledger.db.signal("E")
+        with pytest.raises(FiringsLeft, match="look for firings"):
+            ledger.db.join(timeout=0)
+    ledger.db.join()
+    assert ledger.lines() == ["done"]
+    assert ledger.pending() == []
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import activedb as adb
-from activedb.errors import ConfigurationError, DefinitionError, PartialsExceeded
+from activedb.errors import ConfigurationError, DefinitionError, MatchesExceeded, PartialsExceeded
 from tests.engine.ledger import at, declare, event, open_ledger
 
 if TYPE_CHECKING:
@@ -102,6 +102,46 @@ def test_bound_can_be_changed_and_begins_anew(ledger: Ledger) -> None:
         ledger.db.signal("A", timestamp=3, n=3)
 
 
+def test_event_that_completes_too_many_matches_is_refused(ledger: Ledger) -> None:
+    pairs(ledger, matches_max=2)
+    for n in (1, 2, 3):
+        ledger.db.signal("A", timestamp=n, n=n)
+    with pytest.raises(MatchesExceeded, match="pair"):
+        ledger.db.signal("B", timestamp=9, n=9)
+    assert ledger.lines() == []
+    assert ledger.db.rules["pair"].truncated == 0
+    ledger.db.rules.change("pair", matches_max=None)
+    for n in (4, 5, 6):
+        ledger.db.signal("A", timestamp=10 + n, n=n)
+    ledger.db.signal("B", timestamp=19, n=9)
+    assert ledger.lines() == ["49", "59", "69"]
+
+
+def test_event_that_completes_too_many_matches_makes_the_most_preferred_ones(
+    ledger: Ledger,
+) -> None:
+    pairs(ledger, matches_max=2, on_many="truncate")
+    for n in (1, 2, 3):
+        ledger.db.signal("A", timestamp=n, n=n)
+    ledger.db.signal("B", timestamp=9, n=9)
+    assert len(ledger.lines()) == 2
+    assert set(ledger.lines()) < {"19", "29", "39"}
+    assert ledger.db.rules["pair"].truncated == 1
+
+
+def test_more_matches_than_the_default_are_made_if_the_rule_asks_for_them(where: Place) -> None:
+    ledger = open_ledger(where.open(partials_max=0))
+    found: list[int] = []
+    many = adb.seq(*map(adb.event, "ABCD")).within(1_000)
+    ledger.db.rule(on=many, set_oriented=True, name="many", matches_max=None)(
+        lambda t, o: found.append(len(o.occurrences))
+    )
+    for n in range(3 * 22):
+        ledger.db.signal("ABC"[n // 22], timestamp=n)
+    ledger.db.signal("D", timestamp=99)
+    assert sum(found) == 22**3 > adb.events.MATCHES_MAX
+
+
 def test_punctuation_lets_partial_matches_expire(ledger: Ledger) -> None:
     pairs(ledger)
     stream = declare(ledger.db)
@@ -120,6 +160,9 @@ def test_punctuation_lets_partial_matches_expire(ledger: Ledger) -> None:
         ({"partials_max": True}, "at least 1"),
         ({"partials_max": "many"}, "at least 1"),
         ({"on_full": "explode"}, "'drop_oldest', 'refuse'"),
+        ({"matches_max": 0}, "at least 1"),
+        ({"matches_max": True}, "at least 1"),
+        ({"on_many": "explode"}, "'refuse', 'truncate'"),
         ({"on_uncertain": "guess"}, "'possible'"),
         ({"on_uncertain": 7}, "or a function"),
     ],

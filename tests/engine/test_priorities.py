@@ -75,7 +75,7 @@ def test_rules_due_at_one_moment_of_the_clock_run_in_the_order_of_priorities(
     clock = SimulatedClock(EPOCH)
     spans = Spans(open_ledger(where.open(clock=clock)))
     spans.rules(adb.every(60), mode)
-    until(lambda: clock.waiting)
+    spans.ledger.db.join()  # all have been told the time from which on they are due
     clock.advance(60)
     spans.ledger.db.join()
     spans.check()

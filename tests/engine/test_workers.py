@@ -245,6 +245,7 @@ def test_firing_that_was_given_up_for_now_is_tried_again_when_asked(there: Place
     with ours.db.transaction() as t:
         t.update(ours.accounts, 1, balance=12)
         ours.db.signal("E")
+        until(lambda: ours.db._launcher.running == 0)  # as join() refuses to wait for it
         with pytest.raises(FiringsLeft, match="LockTimeout"):
             ours.db.join()
         assert tried.is_set()

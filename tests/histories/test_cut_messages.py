@@ -10,8 +10,9 @@ import pytest
 from sqlalchemy import Column, Integer, String, Table, func, select, text
 
 import activedb as adb
-from activedb.errors import TransactionAborted
+from activedb.errors import ConnectionLost, TransactionAborted
 from tests.histories.processes import Server
+from tests.patience import PATIENCE_S
 from tests.servers import fresh_database
 from tests.wire import Wire
 
@@ -102,10 +103,6 @@ class World:
 WORKS = ("few_rows", "many_rows", "locking_reads", "swapped", "children")
 
 
-RECORDED_WITH_THE_COMMIT = ("sequential", "causal")
-"""Other firings are recorded in transactions of their own, which may be cut off, too."""
-
-
 def each_cut(wire: Wire, db: Database, work: Callable[[], None]) -> int:
     """Do `work` with a cut at each of its messages in turn; returns how many cuts there were.
 
@@ -182,14 +179,38 @@ def test_connection_cut_at_any_message_leaves_each_firing_done_once(
             with contextlib.suppress(TransactionAborted):
                 db.run(triggered)
             db.join()
-            if coupling in RECORDED_WITH_THE_COMMIT:
-                ids = found(wire, "SELECT id FROM done ORDER BY id")
-                assert ids == [*range(1, world.calls + 1)]
+            # Detached rules and intents are recorded in transactions of their own, cut off, too.
+            ids = found(wire, "SELECT id FROM done ORDER BY id")
+            assert ids == [*range(1, world.calls + 1)]
+            assert found(wire, "SELECT firing FROM activedb_pending_firings WHERE NOT done") == []
             assert found(wire, "SELECT identity FROM activedb_dead_letters") == []
 
         assert each_cut(wire, db, work) > 10
         committed = 0 if coupling == "exclusive" else world.calls
         assert found(wire, "SELECT n FROM rows WHERE id = 0") == [committed]
+
+
+@pytest.mark.parametrize("coupling", ["sequential", "causal"])
+def test_firing_of_a_commit_whose_outcome_nobody_could_tell_runs_while_its_transaction_is_held(
+    wire: Wire, coupling: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with adb.connect(wire.url, reconnect_pause_ms=1) as db:
+        world = World(db)
+
+        @db.rule(on=adb.updated(world.rows), coupling=coupling)
+        def note(t: Transaction, o: adb.Occurrence) -> None:
+            t.insert(world.done, {"id": o.new["n"], "what": coupling})
+
+        db.run(world.up, 0)
+        db.join()
+        with monkeypatch.context() as unknown:
+            unknown.setattr(db._store, "outcome", lambda number: None)
+            with pytest.raises(ConnectionLost), db.transaction() as t:
+                world.up(t, 0)
+                wire.cut_commit("after")
+        assert t.state.value != "committed"
+        db.join(PATIENCE_S)
+        assert found(wire, "SELECT id FROM done ORDER BY id") == [1, 2]
 
 
 def test_connection_cut_at_any_message_of_a_feed_leaves_each_event_processed_once(

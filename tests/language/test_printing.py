@@ -75,6 +75,8 @@ def rules(draw: st.DrawFn) -> Rule:
         after=draw(st.lists(NAMES, max_size=2)) if is_child else (),
         partials_max=draw(st.one_of(st.none(), st.integers(1, 9))),
         on_full=draw(st.sampled_from(["drop_oldest", "refuse"])),
+        matches_max=draw(st.sampled_from([None, 1, 9, 10_000])),
+        on_many=draw(st.sampled_from(["refuse", "truncate"])),
         on_uncertain=draw(st.sampled_from(["raise", "certain", "possible", "reading"])),
     )
 

@@ -178,12 +178,15 @@ def test_rule_of_data_says_what_its_detector_does(in_memory: Ledger) -> None:
                 "do": f"{M}:note",
                 "partials_max": 7,
                 "on_full": "refuse",
+                "matches_max": 5,
+                "on_many": "truncate",
                 "on_uncertain": f"{M}:choose",
             }
         },
         modules=[actions],
     )
     assert (rule.rule.partials_max, rule.rule.on_full) == (7, "refuse")
+    assert (rule.rule.matches_max, rule.rule.on_many) == (5, "truncate")
     assert rule.rule.on_uncertain is actions.choose
 
 

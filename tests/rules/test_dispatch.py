@@ -136,7 +136,12 @@ def test_row_changes_that_nobody_listens_to_make_no_occurrence(
     define(db, 100)
     made: list[Any] = []
     occurred = db._triggering.occurred
-    monkeypatch.setattr(db._triggering, "occurred", lambda t, o: (made.append(o), occurred(t, o)))
+
+    def noted(t: Transaction, o: Any, **how: Any) -> None:
+        made.append(o)
+        occurred(t, o, **how)
+
+    monkeypatch.setattr(db._triggering, "occurred", noted)
     with db.transaction() as t:
         t.update(ledger.accounts, 1, balance=2)
         assert made == []
