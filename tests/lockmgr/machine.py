@@ -200,7 +200,9 @@ class LockMachine(RuleBasedStateMachine):
     @some(waiting)
     @rule(data=st.data())
     def overtake(self, data: st.DataObject) -> None:
-        self._overtake(pick(data, self.waiting() * 4 + self.live()))
+        model = self.model
+        free = [tid for tid in model.asked if not model.in_the_way(tid, *model.asked[tid])]
+        self._overtake(pick(data, free or self.live()))
 
     @some(holding)
     @rule(data=st.data())
