@@ -15,6 +15,7 @@ from lockmgr._deadlock import (
     break_cycles,
     edge_to_whom_it_must_not_pass,
     move_ahead,
+    move_to_front,
 )
 from lockmgr._dependence import await_end, depend, stop_waiting, succeed
 from lockmgr._escalation import Escalation
@@ -226,17 +227,17 @@ class LockTable:
         return self._wait(transaction, [])
 
     def overtake(self, tid: int) -> Effects:
-        """Grant what `tid` waits for ahead of the queue, if rule 1 allows it; nothing if not.
+        """Grant what `tid` waits for ahead of the queue; nothing if rule 1 does not allow it.
 
-        For a caller who knows that those ahead wait for `tid`. The edges that this adds end at
-        `tid`, which waits for nobody then, so they close no cycle.
+        For a caller who knows that those ahead wait for `tid`. Nothing is granted either where that
+        would close a cycle: through a live child that waits for one of those ahead. A search.
         """
         transaction = self._live(tid, refusals.GRANT)
         request = transaction.waiting
         if not isinstance(request, Request):
             return NOTHING
         entry = request.entry
-        if not entry.admits(transaction, request.mode):
+        if not entry.admits(transaction, request.mode) or not move_to_front(request):
             return NOTHING
         entry.withdraw(request)
         entry.hold(transaction, request.mode)

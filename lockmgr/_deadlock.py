@@ -19,6 +19,7 @@ __all__ = [
     "break_cycles",
     "edge_to_whom_it_must_not_pass",
     "move_ahead",
+    "move_to_front",
 ]
 
 
@@ -94,6 +95,17 @@ def move_ahead(request: Request) -> bool:
             return False
         queue.insert(queue.index(_waiting(first.waited_for)), request)
     return True
+
+
+def move_to_front(request: Request) -> bool:
+    """Move a request ahead of all others, unless its transaction is on a cycle there."""
+    queue = request.entry.queue
+    place = queue.index(request)
+    queue.insert(0, queue.pop(place))
+    if _cycle_through(request.transaction) is None:
+        return True
+    queue.insert(place, queue.pop(0))
+    return False
 
 
 def edge_to_whom_it_must_not_pass(request: Request) -> Edge:

@@ -206,12 +206,12 @@ class LockManager:
             wait = deadline_s is None or self._clock() < deadline_s
 
     def overtake(self, tid: int) -> bool:
-        """Let `tid` pass the queue it waits in; see `LockTable.overtake`."""
+        """Let `tid` pass the queue it waits in (`LockTable.overtake`); say if its wait is over."""
         with self._latch:
-            effects = self._table.overtake(tid)
-            woken = self._hand_over(effects)
+            woken = self._hand_over(self._table.overtake(tid))
+            is_over = tid not in self._sleepers
         _wake(woken)
-        return bool(effects)
+        return is_over
 
     def await_end(
         self,

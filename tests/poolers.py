@@ -15,14 +15,12 @@ import pytest
 from sqlalchemy import URL, make_url
 
 from activedb.store._account import server_account
+from tests.patience import PATIENCE_S
 from tests.servers import temporary_folder
 from tests.store.server_users import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-_START_S_MAX = 30
-_STOP_S_MAX = 30
 
 
 @contextlib.contextmanager
@@ -74,13 +72,13 @@ def pgbouncer(server_url: str, **settings: str) -> Iterator[str]:
                 extra_groups=[] if account.switch else None,
             )
             try:
-                wait_until(partial(_has_ended_or_answers, process, url), _START_S_MAX)
+                wait_until(partial(_has_ended_or_answers, process, url))
                 if process.poll() is None:
                     yield url.render_as_string(hide_password=False)
                     return
             finally:
                 process.kill()
-                process.wait(_STOP_S_MAX)
+                process.wait(PATIENCE_S)
         raise AssertionError((folder / "log").read_text())
 
 

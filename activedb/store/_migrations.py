@@ -26,6 +26,7 @@ T = TypeVar("T")
 _VERSION_TABLE = "activedb_version"
 _DIGITS = 4  # what names of migrations, and versions, begin with
 _RIGHT_MISSING = "42501"
+_LOCK_TIMEOUT = text("SELECT set_config('lock_timeout', :limit, true)")
 _LATCH = 0x61637469_76656462 >> 1  # one migration at a time, on an advisory lock of its own
 
 
@@ -133,7 +134,11 @@ def _version(connection: Connection) -> str | None:
 def _upgrade(connection: Connection) -> None:
     from alembic import command  # takes longer to import than all there is to look up
 
+    # However long the others take: each of their own waits for a lock has a limit.
+    limit = connection.scalar(text("SELECT current_setting('lock_timeout')"))
+    connection.execute(_LOCK_TIMEOUT, {"limit": "0"})
     connection.execute(text("SELECT pg_advisory_xact_lock(:latch)"), {"latch": _LATCH})
+    connection.execute(_LOCK_TIMEOUT, {"limit": limit})
     config = _config()
     config.attributes["connection"] = connection
     command.upgrade(config, "head")

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["UsersPipe"]
 
 _PROGRAM = Path(__file__).with_name("_watcher.py")
-_START_S_MAX = 30
+_START_S_MAX = 120
+_NOT_WATCHED = "the embedded server in %s is not watched: %s"
 _open_pipes: set[UsersPipe] = set()
 
 logger = logging.getLogger("activedb.store")
@@ -36,8 +37,8 @@ class UsersPipe:
     def open_in(cls, home: Path, account: Account, programs: Path) -> UsersPipe | None:
         """Open the pipe of a server, and have it watched. REQUIRES: the start lock.
 
-        None, and a word in the log, if that cannot be: then a server whose last user is killed
-        goes on until another user ends.
+        None if there is no pipe. A word in the log tells if nobody watches: then a server whose
+        last user is killed goes on until another user ends.
         """
         path = home / "users.pipe"
         try:
@@ -48,12 +49,15 @@ class UsersPipe:
             if not stat.S_ISFIFO(os.fstat(fd).st_mode):
                 os.close(fd)
                 raise OSError(f"{path} is no pipe")
-            pipe = cls(fd)
+        except OSError as error:
+            logger.info(_NOT_WATCHED, home, error)
+            return None
+        pipe = cls(fd)
+        try:
             _watch(home, account, programs, fd)
         except (OSError, subprocess.SubprocessError) as error:
-            logger.info("the embedded server in %s is not watched: %s", home, error)
-            return None
-        return pipe
+            logger.info(_NOT_WATCHED, home, error)
+        return pipe  # the watcher of a later user hears of this one's end, too
 
     def close(self) -> None:
         """Close it; safe to call again."""

@@ -23,7 +23,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
 
-from lockmgr import Deadlock, DeadlockReport, Edge, EdgeKind
+from lockmgr import DeadlockReport, Edge, EdgeKind
 
 if TYPE_CHECKING:
     from activedb.transactions._forest import Forest
@@ -108,12 +108,13 @@ class Step(NamedTuple):
         return self.edge._replace(waited_for=self.waited_for[1])
 
 
-class Standstill(Deadlock):
+class Standstill(Exception):
     """A wait closes a cycle through a thread; raised out of the lock manager's `on_sleep`."""
 
     def __init__(self, steps: tuple[Step, ...]):
-        super().__init__(DeadlockReport(tuple(step.told() for step in steps), "threads"))
+        self.report = DeadlockReport(tuple(step.told() for step in steps), "threads")
         self.steps = steps
+        super().__init__(self.report.text())
 
     @property
     def is_own(self) -> bool:

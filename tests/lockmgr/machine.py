@@ -197,6 +197,13 @@ class LockMachine(RuleBasedStateMachine):
     def cancel(self, data: st.DataObject) -> None:
         self._cancel(pick(data, self.waiting() * 2 + self.live()))
 
+    @some(waiting)
+    @rule(data=st.data())
+    def overtake(self, data: st.DataObject) -> None:
+        model = self.model
+        free = [tid for tid in model.asked if not model.in_the_way(tid, *model.asked[tid])]
+        self._overtake(pick(data, free or self.live()))
+
     @some(holding)
     @rule(data=st.data())
     def offer(self, data: st.DataObject) -> None:
@@ -239,7 +246,7 @@ class LockMachine(RuleBasedStateMachine):
         add("begin under nobody", table.begin, new, NOBODY)
         add("begin inline under nobody", table.begin, new, inline=True)
         add("begin caused by nobody", table.begin, new, causes=[NOBODY])
-        for call in (table.commit, table.abort, table.cancel, table.offer):
+        for call in (table.commit, table.abort, table.cancel, table.overtake, table.offer):
             add("call for nobody", call, NOBODY)
         add("request by nobody", table.request, NOBODY, somewhere, Mode.S)
         add("wait by nobody", table.await_end, NOBODY, NOBODY)
@@ -322,6 +329,9 @@ class LockMachine(RuleBasedStateMachine):
 
     def _cancel(self, tid: int) -> None:
         self.oracle.stopped(tid, self._call(lambda table: table.cancel(tid)))
+
+    def _overtake(self, tid: int) -> None:
+        self.oracle.overtook(tid, self._call(lambda table: table.overtake(tid)))
 
     def _offer(self, tid: int) -> None:
         effects = self._call(lambda table: table.offer(tid))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lockmgr import Denied, Edge, EdgeKind, Mode, VerifyingLockTable
+from lockmgr import Denied, Edge, EdgeKind, Grant, Mode, VerifyingLockTable
 
 
 def test_report_edges_are_typed_in_cycle_order_and_begin_with_the_victim() -> None:
@@ -27,3 +27,20 @@ def test_report_edges_are_typed_in_cycle_order_and_begin_with_the_victim() -> No
         "  1 waits for the commit of its child 2\n"
         "  2 wants S on accounts/'seven', waits for 9, which holds it in X"
     )
+
+
+def test_overtake_that_would_close_a_cycle_through_a_child_grants_nothing() -> None:
+    table = VerifyingLockTable()
+    for top in (1, 5, 9):
+        table.begin(top)
+    table.begin(2, 1)
+    table.request(5, ("a",), Mode.S)
+    table.request(9, ("b",), Mode.X)
+    table.request(9, ("a",), Mode.X)
+    table.request(1, ("a",), Mode.S)
+    table.request(2, ("b",), Mode.X)
+    before = table.snapshot()
+    assert table.overtake(1) == ()
+    assert table.snapshot() == before
+    table.cancel(2)
+    assert table.overtake(1) == (Grant(1, ("a",), Mode.S),)

@@ -207,7 +207,7 @@ def test_larger_programs_seeded_interleavings_are_judged_right() -> None:
         5 by 2: S t; X c; await 2; commit
         """
     )
-    outcomes: set[str] = set()
+    outcomes: set[frozenset[str]] = set()
     worlds = Worlds(300 * SCALE, "larger programs", outcomes=10)
     for chance in worlds:
         outcomes.add(program.run(chance.getrandbits(32)))

@@ -63,6 +63,7 @@ KNOWN = {
     "activedb/scheduling/compiled/_kernels.py Kernel.__init__ exec": _KERNELS,
     "activedb/scheduling/compiled/_plain.py PlainLoop.__init__ compile": _KERNELS,
     "activedb/scheduling/compiled/_plain.py PlainLoop.__init__ exec": _KERNELS,
+    "activedb/store/_watcher.py _stop util.spec_from_file_location": "the module beside it",
     "activedb/testing/killed.py main runpy.run_path": "the program of a test, in a test",
     "spark_bridge/_matching_operator.py Matching._plan pickle.loads": _SPARK,
 }

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("activedb", "coupling", "lockmgr", "spark_bridge", "migrations", "examples")
 
-QUOTED = "names that the dialect, quoted() or format('%I') has quoted, and our own words"
+QUOTED = "what the dialect, quoted(), literal() or format('%I') has quoted, and our own words"
 OURS = "text of our own, or numbers"
 COMPILED = "the statement, put together in this class or compiled by SQLAlchemy"
 USERS = "the user's own statement, whose values SQLAlchemy binds"
@@ -63,6 +63,11 @@ REVIEWED = {
         "key": QUOTED,
         "table": QUOTED,
         "value": QUOTED,
+    },
+    "activedb/store/_connections.py _set_up": {
+        "f'BEGIN; SELECT {set_all}; COMMIT; ' if names else ''": QUOTED,
+        "read_all": QUOTED,
+        "set_all": QUOTED,
     },
     "activedb/store/_direct.py _fetched": {"sql": COMPILED},
     "activedb/store/_direct.py run": {"sql": COMPILED},

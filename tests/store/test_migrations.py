@@ -18,6 +18,8 @@ import activedb as adb
 from activedb.errors import ConfigurationError
 from activedb.store import _migrations
 from activedb.store._system import system
+from tests.databases import in_thread, until
+from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -155,6 +157,24 @@ def test_migrations_of_several_processes_at_once_do_not_collide(database_url: st
     names = inspect(engine).get_table_names()
     engine.dispose()
     assert set(names) == {*system.tables, "activedb_version"}
+
+
+def test_migration_waits_for_another_one_for_longer_than_for_a_lock(database_url: str) -> None:
+    """Other migrations may take long; the limit is about the locks of tables."""
+    engine = create_engine(database_url)
+    waits_long = text(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+        " AND wait_event_type = 'Lock' AND clock_timestamp() - query_start > interval '200 ms'"
+    )
+    with engine.begin() as other:
+        other.execute(text("SELECT pg_advisory_xact_lock(:latch)"), {"latch": _migrations._LATCH})
+        migrating = in_thread(lambda: adb.connect(database_url, lock_timeout_ms=20))
+        with engine.connect() as look:
+            until(lambda: migrating.done() or look.scalar(waits_long))
+        assert not migrating.done()
+    with migrating.result(PATIENCE_S) as db:
+        assert db.dead_letters() == []
+    engine.dispose()
 
 
 def test_files_of_migrations_begin_with_their_revisions() -> None:
