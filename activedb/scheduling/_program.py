@@ -204,6 +204,8 @@ class Program:
     def parameters(self, type_: str, params: Params) -> Params | None:
         """What pre-processing makes of an event; None: it is dropped."""
         found = self._pre(type_, params)
+        if found is params:
+            return found
         return checked_result(found, f"pre-processing of program {self.name}")
 
     def operations(self, type_: str, params: Params) -> tuple[Operation, ...]:
@@ -216,8 +218,9 @@ class Program:
         """
         access = Access()
         if type_ in self._accesses:  # else rules alone listen to it
-            whose = f"the state access of program {self.name} for {type_}"
-            checked_result(self._accesses[type_](params, access), whose)
+            said = self._accesses[type_](params, access)
+            if said is not None:
+                checked_result(said, f"the state access of program {self.name} for {type_}")
         for operation in access.operations:
             self.check(operation)
         return tuple(access.operations)
