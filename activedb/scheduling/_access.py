@@ -70,7 +70,7 @@ class Access:
             raise DefinitionError(f"{target!r} is read, not written: one key at a time is written")
         if not callable(function):
             raise DefinitionError(f"WRITE of {target!r} takes a function, not {function!r}")
-        # The table says which: a key may be a stand-in that cannot be shown; and this is a hot path.
+        # Of the table alone: a key may be a stand-in that cannot be shown, and this is a hot path.
         checked_function(function, f"the function of a WRITE of table {target.table.name}")
         sources = (target,) if reads is None else tuple(reads)
         for source in sources:
