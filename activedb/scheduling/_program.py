@@ -218,9 +218,8 @@ class Program:
         """
         access = Access()
         if type_ in self._accesses:  # else rules alone listen to it
-            said = self._accesses[type_](params, access)
-            if said is not None:
-                checked_result(said, f"the state access of program {self.name} for {type_}")
+            whose = f"the state access of program {self.name} for {type_}"
+            checked_result(self._accesses[type_](params, access), whose)
         for operation in access.operations:
             self.check(operation)
         return tuple(access.operations)
