@@ -246,7 +246,7 @@ def test_failing_rule_takes_the_triggering_transaction_along(ledger: Ledger) -> 
         t.insert(ledger.accounts, {"id": 3})
         t.update(ledger.accounts, 1, balance=0)
 
-    with pytest.raises(RuleFailed, match="rule refuse failed: never") as caught:
+    with pytest.raises(RuleFailed, match="rule refuse failed: ValueError: never") as caught:
         ledger.db.run(work)
     assert caught.value.rule == "refuse"
     assert isinstance(caught.value.__cause__, ValueError)
