@@ -28,6 +28,7 @@ T = TypeVar("T")
 
 LAZY_TYPES = frozenset((CoroutineType, GeneratorType, AsyncGeneratorType))
 """Types of what has done nothing yet; for hot paths, before `checked_result` is asked."""
+_LAZY_FLAGS = inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 _DEPTH_MAX = 100  # of functions around functions
 
 
@@ -111,6 +112,10 @@ def calling(
 
 def _kind_of(function: Any) -> str | None:
     """What kind of function does nothing when it is called, in words; None: it is another one."""
+    if type(function) is FunctionType and not (
+        function.__code__.co_flags & _LAZY_FLAGS or function.__dict__  # nor is it marked as one
+    ):
+        return None
     for _ in range(_DEPTH_MAX):
         if inspect.iscoroutinefunction(function):
             return "a coroutine function (async def)"

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from activedb.engine._cascades import failed_in
 from activedb.engine._letters import Letter
 from activedb.engine._triggered import Triggered, occurrence_of
 from activedb.engine._triggering import Triggering
@@ -172,7 +173,7 @@ class DeadLetters:
     def _failed(self, letter: Letter, item: Triggered, error: Exception) -> Retried:
         """Keep the new reason in the letter."""
         name = item.rule.name
-        failed = RuleFailed(f"rule {name} failed: {error}", rule=name)
+        failed = RuleFailed(failed_in(name, error), rule=name)
         failed.__cause__ = error
         new = Letter.of_rule(letter.identity, item.occurrence, failed)
         letter = replace(letter, error=new.error, reason=new.reason)

@@ -70,7 +70,8 @@ class Access:
             raise DefinitionError(f"{target!r} is read, not written: one key at a time is written")
         if not callable(function):
             raise DefinitionError(f"WRITE of {target!r} takes a function, not {function!r}")
-        checked_function(function, f"the function of a WRITE of {target!r}")
+        # Of the table alone: a key may be a stand-in that cannot be shown, and this is a hot path.
+        checked_function(function, f"the function of a WRITE of table {target.table.name}")
         sources = (target,) if reads is None else tuple(reads)
         for source in sources:
             _check_ref(source)

@@ -204,6 +204,8 @@ class Program:
     def parameters(self, type_: str, params: Params) -> Params | None:
         """What pre-processing makes of an event; None: it is dropped."""
         found = self._pre(type_, params)
+        if found is params:
+            return found
         return checked_result(found, f"pre-processing of program {self.name}")
 
     def operations(self, type_: str, params: Params) -> tuple[Operation, ...]:

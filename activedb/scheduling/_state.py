@@ -41,8 +41,13 @@ class Versions:
         """The value of a key just before a place; O(log versions)."""
         with self._latch:
             found = self._of.get(key)
-            number = 0 if found is None else bisect_left(found, before, key=_at)
-            value = found[number - 1][1] if found and number else REMOVED
+            if found is None:
+                value = REMOVED
+            elif found[-1][0] < before:  # as it mostly is
+                value = found[-1][1]
+            else:
+                number = bisect_left(found, before, key=_at)
+                value = found[number - 1][1] if number else REMOVED
         if value is REMOVED:
             value = self.table.initial
         return value if type(value) in IMMUTABLE else copied(value)

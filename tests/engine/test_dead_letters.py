@@ -75,7 +75,7 @@ def test_rule_that_fails_again_keeps_its_letter_with_the_new_reason(ledger: Ledg
     (after,) = ledger.db.dead_letters()
     assert (result.outcome, result.is_left, result.letter) == ("failed", True, after)
     assert (after.identity, after.payload) == (before.identity, before.payload)
-    assert (after.error, after.reason) == ("LookupError", r"rule rule failed: worse\0")
+    assert (after.error, after.reason) == ("LookupError", r"rule rule failed: LookupError: worse\0")
     assert ledger.lines() == []
     rule.error = None
     assert [x.outcome for x in ledger.db.retry_letters()] == ["done"]
