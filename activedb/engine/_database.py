@@ -258,13 +258,9 @@ class Database:
         after: Iterable[str] = (),
         partials_max: int | None = None,
         on_full: str = "drop_oldest",
-<<<<<<< HEAD
-        on_uncertain: OnUncertain = "certain",
-=======
         matches_max: int | None = MATCHES_MAX,
         on_many: str = "refuse",
-        on_uncertain: OnUncertain = "raise",
->>>>>>> 60d3dd5273f51fa37ba4ebe0a351e276ae132970
+        on_uncertain: OnUncertain = "certain",
         reads: Any = None,
         writes: Any = None,
         raises: Any = None,

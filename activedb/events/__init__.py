@@ -61,7 +61,6 @@ from activedb.events._sequence import Sequence
 from activedb.events._stability import POList, Stabilizer
 from activedb.events._temporal import Periodic, Plus, TimedOut
 from activedb.events._timestamps import Timestamp
-<<<<<<< HEAD
 from activedb.events._undecided import (
     Rivals,
     Undecided,
@@ -69,9 +68,7 @@ from activedb.events._undecided import (
     encode_undecided,
     same_candidate,
 )
-=======
 from activedb.events.detection._bound import MATCHES_MAX
->>>>>>> 60d3dd5273f51fa37ba4ebe0a351e276ae132970
 from activedb.events.terms import Term, attr, part
 
 __all__ = [

@@ -122,16 +122,12 @@ def _rule(rule: Rule, create: str) -> str:
         lines.append(f"PARTIALS {rule.partials_max}")
     if rule.on_full is not OnFull.DROP_OLDEST:
         lines.append(f"ON FULL {rule.on_full.value}")
-<<<<<<< HEAD
-    if rule.on_uncertain != "certain":
-=======
     if rule.matches_max != MATCHES_MAX:
         most = "NULL" if rule.matches_max is None else rule.matches_max
         lines.append(f"MATCHES {most}")
     if rule.on_many is not OnMany.REFUSE:
         lines.append(f"ON MANY {rule.on_many.value}")
-    if rule.on_uncertain != "raise":
->>>>>>> 60d3dd5273f51fa37ba4ebe0a351e276ae132970
+    if rule.on_uncertain != "certain":
         if not isinstance(rule.on_uncertain, str):
             raise DefinitionError(f"rule {rule.name}: the function of on_uncertain has no text")
         lines.append(f"ON UNCERTAIN {rule.on_uncertain}")

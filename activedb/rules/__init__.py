@@ -7,13 +7,8 @@ from activedb.rules._fingerprint import event_fingerprint, fingerprint
 from activedb.rules._function_names import FunctionNames
 from activedb.rules._occurrence_set import OccurrenceSet
 from activedb.rules._registered import RegisteredRule
-<<<<<<< HEAD
-from activedb.rules._rule import Action, Condition, OnAbort, OnFull, OnUncertain, Rule
-from activedb.rules._subscription import PARTIALS_MAX, Sharing, Subscription, Taken
-=======
 from activedb.rules._rule import Action, Condition, OnAbort, OnFull, OnMany, OnUncertain, Rule
-from activedb.rules._subscription import PARTIALS_MAX, Sharing, Subscription
->>>>>>> 60d3dd5273f51fa37ba4ebe0a351e276ae132970
+from activedb.rules._subscription import PARTIALS_MAX, Sharing, Subscription, Taken
 from activedb.rules._versions import (
     CHANGEABLE,
     KEPT,

@@ -55,21 +55,17 @@ def _told_of_event(expression: Expression) -> list[str]:
 
 def _told_of_detection(rule: Rule) -> list[str]:
     """What it says about its detector; nothing if it says nothing."""
-<<<<<<< HEAD
-    told = (rule.partials_max, rule.on_full, rule.on_uncertain)
-    if told == (None, OnFull.DROP_OLDEST, "certain"):
-        return []
-    bound, on_full, policy = told
-    return [repr(bound), on_full.value, _told_of_function(policy)]
-=======
     told: list[str] = []
-    if (rule.partials_max, rule.on_full, rule.on_uncertain) != (None, OnFull.DROP_OLDEST, "raise"):
+    if (rule.partials_max, rule.on_full, rule.on_uncertain) != (
+        None,
+        OnFull.DROP_OLDEST,
+        "certain",
+    ):
         policy = _told_of_function(rule.on_uncertain)
         told += [repr(rule.partials_max), rule.on_full.value, policy]
     if (rule.matches_max, rule.on_many) != (MATCHES_MAX, OnMany.REFUSE):
         told += [repr(rule.matches_max), rule.on_many.value]
     return told
->>>>>>> 60d3dd5273f51fa37ba4ebe0a351e276ae132970
 
 
 def _predicates(expression: Expression) -> list[Any]:

@@ -97,15 +97,14 @@ class RegisteredRule:
         return self.subscription.dropped
 
     @property
-<<<<<<< HEAD
     def undecided(self) -> int:
         """Choices that its detector here has left open, as the order of events is not known."""
         return self.subscription.undecided
-=======
+
+    @property
     def truncated(self) -> int:
         """How often its detector has left out matches because one event completed too many."""
         return self.subscription.truncated
->>>>>>> 60d3dd5273f51fa37ba4ebe0a351e276ae132970
 
     @classmethod
     def of(

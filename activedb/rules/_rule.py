@@ -107,13 +107,9 @@ class Rule:
     after: tuple[str, ...] = ()
     partials_max: int | None = None
     on_full: OnFull = OnFull.DROP_OLDEST
-<<<<<<< HEAD
-    on_uncertain: OnUncertain = "certain"
-=======
     matches_max: int | None = MATCHES_MAX
     on_many: OnMany = OnMany.REFUSE
-    on_uncertain: OnUncertain = "raise"
->>>>>>> 60d3dd5273f51fa37ba4ebe0a351e276ae132970
+    on_uncertain: OnUncertain = "certain"
     without_event: bool = False
     declared: Declared = field(default=_UNDECLARED, compare=False)
     _of_action: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
@@ -136,13 +132,9 @@ class Rule:
         after: Any = (),
         partials_max: int | None = None,
         on_full: str = "drop_oldest",
-<<<<<<< HEAD
-        on_uncertain: OnUncertain = "certain",
-=======
         matches_max: int | None = MATCHES_MAX,
         on_many: str = "refuse",
-        on_uncertain: OnUncertain = "raise",
->>>>>>> 60d3dd5273f51fa37ba4ebe0a351e276ae132970
+        on_uncertain: OnUncertain = "certain",
         reads: Any = None,
         writes: Any = None,
         raises: Any = None,

@@ -44,13 +44,9 @@ class KeyedRule:
     types: frozenset[str]
     event: str
     partials_max: int | None
-<<<<<<< HEAD
     on_uncertain: str = "certain"
-=======
-    on_uncertain: str = "raise"
     matches_max: int | None = MATCHES_MAX
     on_many: str = "refuse"
->>>>>>> 60d3dd5273f51fa37ba4ebe0a351e276ae132970
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from lockmgr import EdgeKind
 
 if TYPE_CHECKING:
     from activedb.transactions._forest import Forest
+    from activedb.transactions._threads import Standstill
     from activedb.transactions._transaction import Transaction
 
 __all__ = ["Dependencies"]
@@ -220,7 +221,7 @@ class Dependencies:
         if interrupt is not None:
             raise interrupt
 
-    def make_room(self, node: Node, error: LockDeadlock) -> bool:
+    def make_room(self, node: Node, error: LockDeadlock | Standstill) -> bool:
         """Break a cycle at one who has begun at its own risk; whether there was one.
 
         That is a causally dependent transaction, or one that waits for the end of a sibling. It
