@@ -564,7 +564,9 @@ class Detector:
     def _judge(self, found: list[Entry], record: _Record, reader: Reader) -> list[Entry]:
         """Return what is made of what the root has passed on, and remember what is open."""
         shared = self._shared
-        made = [entry for entry in found if entry[2] not in shared.doubtful]
+        # What one moment has left open, a later one of the same step may have excluded.
+        decided = [entry for entry in found if entry[2] not in shared.doubtful]
+        made = [entry for entry in decided if entry[2] not in shared.gone]
         opened = [entry for entry in found if entry[2] in shared.doubtful]
         if shared.decided != self._seen:
             made += self._decided(record.journal)

@@ -130,5 +130,7 @@ def _told(o: Occurrence, originals: dict[int, Occurrence], number: int) -> Any:
     if o.parts:
         return _identity(o, originals)
     original = originals.get(id(o))
-    # A tick, or a moment of a clock, is told by its number: when it is depends on the world.
-    return (o.name, number) if original is None else id(original)
+    if original is not None:
+        return id(original)
+    # A clock's moment is the same in every world; when a tick is, depends on the world.
+    return (o.name, o.us if o.key[0] == "clock" else number)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from itertools import combinations
+from itertools import combinations, permutations
 from typing import TYPE_CHECKING, Any
 
 from activedb.events._accuracy import AccuracyInterval
@@ -114,6 +114,15 @@ class PeriodicNode(Node):
             for a, b in combinations(entries, 2)
         ) and doubtful.keys().isdisjoint(entry[2] for entry in entries)
 
+    def _is_as_read(self, entries: list[Entry]) -> bool:
+        """Whether readings and intervals alone order these as local clocks do."""
+        precedes = self.shared.policy.relation.precedes
+        return all(
+            a[:3] < b[:3] and a[3].high_us < b[3].low_us
+            for a, b in permutations(entries, 2)
+            if precedes(a[3], b[3])
+        )
+
     def _is_tick_known(self, low_us: int, high_us: int, entries: list[Entry]) -> bool:
         """Whether it is known which of these come after a tick."""
         ends = [self.shared.policy.relation.ends(entry[3]) for entry in entries]
@@ -146,7 +155,7 @@ class PeriodicNode(Node):
         if any(o.key in self.keys and relation.may_precede(o, end[3]) for o in self.shared.awaited):
             return False
         others = [*self.starts, *self.ends, end]
-        if not self._is_known(others):
+        if not (self._is_known(others) and self._is_as_read(others)):
             return False
         for start in self.starts:
             low_us, high_us = relation.ends(start[3])
