@@ -77,17 +77,21 @@ class Backtracking:
     def completed(self, items: Iterable[Waiting]) -> Iterator[Possible]:
         """Yield the candidates that have one of the new entries, once each.
 
-        One that is certainly before the last constituent completes nothing: it comes late.
+        One that is certainly before the last constituent completes nothing: it comes late. What
+        time brings may be in time all the same, as time waits for contemporaries: that is open.
         """
         seen: set[tuple[tuple[int, int], ...]] = set()
         for new, stages in items:
             for stage in stages:
                 for path in self._paths_through(stage, new):
                     last = path[-1][1]
-                    if not self.layout.completes[path[-1][0]] or (
+                    is_late = (
                         last is not new
                         and not self._is_trial
                         and self.relation.precedes(new[3], last[3])
+                    )
+                    if not self.layout.completes[path[-1][0]] or (
+                        is_late and self.moment.index < 0
                     ):
                         continue
                     key = tuple([(number, entry[2]) for number, entry in path])
@@ -96,6 +100,9 @@ class Backtracking:
                     seen.add(key)
                     found = self._judge(path, is_closed=False)
                     if found is not None:
+                        if is_late:
+                            found.is_certain = False
+                            found.doubts = (*found.doubts, (new[3], last[3]))
                         yield found
 
     def closed(self, firsts: Iterable[tuple[int, Entry]]) -> Iterator[Possible]:
