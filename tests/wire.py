@@ -21,6 +21,7 @@ _LENGTH = struct.Struct("!I")
 _NEGOTIATIONS = {80877103, 80877104}  # for TLS and GSSAPI: another start follows
 _ANSWERED = b"QS"  # after these the server says that it is ready
 _READY = b"Z\0\0\0\x05"
+_COPY_IN = b"G\0\0\0"  # what COPY is answered with: the server waits for rows
 
 When = Literal["before", "after"]
 
@@ -155,7 +156,7 @@ class Wire:
                     link.client.sendall(said)
                     continue
                 tail = tail[-len(_READY) :] + said
-                if _READY in tail:
+                if _READY in tail or _COPY_IN in tail:
                     link.answered.set()
         link.answered.set()
 

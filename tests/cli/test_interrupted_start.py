@@ -68,7 +68,7 @@ def test_interrupt_while_the_command_is_imported_is_one_line(
 
 def test_interrupt_while_a_command_loads_what_it_needs_is_one_line(tmp_path: Path) -> None:
     command = [*ENTRIES["module"], "demo", "--url", "memory://", "--events", "10"]
-    done = interrupted(command, "activedb.demo", tmp_path)
+    done = interrupted(command, "spark_bridge", tmp_path)
     assert done.returncode == 130
     assert done.stderr.splitlines()[-1:] == ["interrupted; run the command again to go on"]
     assert "Traceback" not in done.stderr
