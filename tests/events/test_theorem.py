@@ -49,7 +49,7 @@ from .worlds import SECOND_US, identity_of, made_within, number_of
 from .worlds import told as definition_told
 
 SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
-# Other seeds still find cases like those of OPEN, so until these are mended worlds are drawn from one
+# Other seeds still find cases like those of OPEN. Until these are mended worlds are drawn from one
 # seed, and from others only by those who look for more.
 SEED = os.environ.get("ACTIVEDB_THEOREM_SEED", "2657050717")
 A, B, C, N = (event(name) for name in "ABCN")
