@@ -2,7 +2,7 @@
 
 Importing takes most of the first second. When this process is the command ``activedb``, a SIGINT
 ends it at once until `started`, as there is nothing to clean up yet. Other programs are left alone,
-and so is a handler that somebody has set.
+and so is a handler that was set before.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _INTERRUPTED = 130
 
 
 def _is_command() -> bool:
-    """Whether this process runs ``activedb``, or ``python -m activedb``."""
+    """Return whether this process runs ``activedb``, or ``python -m activedb``."""
     if os.path.basename(sys.argv[0]) in ("activedb", "activedb.exe"):
         return True
     arguments = sys.orig_argv[1:]

@@ -111,7 +111,7 @@ def calling(
 
 
 def _kind_of(function: Any) -> str | None:
-    """What kind of function does nothing when it is called, in words; None: it is another one."""
+    """Name the kind of a function that does nothing when it is called; None: it is another one."""
     if type(function) is FunctionType and not (
         function.__code__.co_flags & _LAZY_FLAGS or function.__dict__  # nor is it marked as one
     ):

@@ -1,4 +1,4 @@
-"""Whether a name or an address is that of this computer, reached from it alone."""
+"""Return whether a name or an address is that of this computer, reached from it alone."""
 
 from __future__ import annotations
 

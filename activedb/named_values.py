@@ -11,7 +11,7 @@ __all__ = ["NamedValues"]
 
 
 class NamedValues(dict[str, Any]):
-    """A dictionary whose missing keys are columns that somebody has misspelt."""
+    """Dictionary whose missing keys are misspelt columns."""
 
     __slots__ = ()
 

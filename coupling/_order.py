@@ -145,7 +145,7 @@ def check_order(after: Mapping[str, Collection[str]]) -> None:
 
 
 def priority_rank(priority: int | None) -> Rank:
-    """Where a priority comes in an order: the lower the earlier, None last."""
+    """Rank of a priority: the lower the earlier, None last."""
     return (priority is None, -(priority or 0))
 
 

@@ -79,7 +79,7 @@ def plan_compensation(
 
 
 def is_begun(lineage: Lineage, plan: CompensationPlan) -> bool:
-    """Whether something of what a plan is about is compensated already."""
+    """Return whether any node of a plan is compensated already."""
     return any(not lineage.transaction(id).is_live for id in composite(lineage, plan.asked))
 
 

@@ -38,7 +38,7 @@ def too_many_cycles(t: Transaction, bound: int, pending: Sequence[Triggered]) ->
 
 
 def failed_in(rule: str, error: BaseException) -> str:
-    """What to say of a rule that has failed with `error`, perhaps because one below it has.
+    """Message for a rule that has failed with `error`, perhaps because a rule below it has.
 
     Each rule of the line is named once.
     """

@@ -813,7 +813,7 @@ class Database:
 
     @property
     def decisions(self) -> Decisions:
-        """The choices that nobody can make who knows the timestamps alone; see `Decisions`."""
+        """Choices that the timestamps alone do not decide; see `Decisions`."""
         return self._decisions
 
     # -- streams ---------------------------------------------------------------------------

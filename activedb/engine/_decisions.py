@@ -1,4 +1,4 @@
-"""Choices that detectors have left open, as nobody knows the order of the events: ``db.decisions``.
+"""Choices that detectors leave open because the order of the events is unknown: ``db.decisions``.
 
 ```
  detector leaves a choice open ─► a row, written with the commit of what raised the event
@@ -65,7 +65,7 @@ Chosen = Iterable["int | Mapping[str, Any]"]
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Possible matches of a rule, of which nobody knows whether they are to be made.
+    """Possible matches of a rule; the order of the events does not say which of them are made.
 
     Attributes
     ----------
@@ -85,8 +85,8 @@ class Decision:
     completed_by : Occurrence or None
         The event that completed them; None: time did.
     status : {"open", "chosen", "resolved"}
-        Nobody has decided; somebody has, and the process that has the rule's detector has not heard
-        of it; it is decided, and the rule has been triggered.
+        Open: still to be decided. Chosen: decided, and the process that has the rule's detector has
+        not applied it yet. Resolved: applied, and the rule triggered.
     chosen : tuple of int or None
         Numbers of the candidates that were chosen; None while it is open.
     by : str or None
@@ -110,7 +110,7 @@ class Decision:
 
     @property
     def is_open(self) -> bool:
-        """Whether nobody has decided yet."""
+        """Return whether the choice is still to be made."""
         return self.status == "open"
 
     def texts(self) -> list[str]:
@@ -199,7 +199,7 @@ class Decisions:
         rule : str, optional
             Only those of a rule.
         open : bool, optional
-            Only those that nobody has decided; False: only the others.
+            True: only those still to be decided; False: only the others.
         """
         statuses = {None: None, True: ("open",), False: ("chosen", "resolved")}[open]
         return [Decision.of(row) for row in self._rows.read(rule=rule, statuses=statuses)]
@@ -215,7 +215,7 @@ class Decisions:
         return Decision.of(found[0])
 
     def open_by_rule(self) -> dict[str, int]:
-        """How many choices of each rule are open; rules without one are left out."""
+        """Number of open choices by rule; rules without one are left out."""
         return self._rows.open_by_rule()
 
     def resolve(self, id: str, chosen: Chosen, *, by: str | None = None) -> Decision:
@@ -387,7 +387,7 @@ class Decisions:
         return [_rebuilt(rule, undecided.candidates[number], row) for number in numbers]
 
     def _is_here(self, row: Mapping[str, Any]) -> bool:
-        """Whether nobody else can have the detector."""
+        """Return whether no other process can have the detector."""
         if not self._rows.is_shared:
             return True
         if row["stream"]:
@@ -450,7 +450,7 @@ def _undecided_of(row: Mapping[str, Any]) -> Undecided:
 
 
 def _numbers(row: Mapping[str, Any], asked: Iterable[int | Mapping[str, Any]]) -> list[int]:
-    """Which candidates are meant; raises `ConfigurationError` if one is none."""
+    """Numbers of the candidates asked for; `ConfigurationError` if one is none."""
     candidates = _undecided_of(row).candidates
     found = set()
     for one in asked:

@@ -34,7 +34,7 @@ class _Intents:
     firings : dict of str to Firing
         Those of all tries, by name.
     unsure : dict of str to Firing
-        Those of which nobody has been told that they are recorded.
+        Intents whose recording has not been confirmed.
     of_this_try : set of str
     """
 

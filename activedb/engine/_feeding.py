@@ -59,7 +59,7 @@ def advanced(subscription: Subscription, us: int, t: Transaction) -> Taken:
 
 
 def passed_over(subscription: Subscription, us: int, t: Transaction) -> Taken:
-    """What time completes before `us`, if nothing comes of that of which a predicate raises.
+    """Matches that time completes before `us`, without those of which a predicate raises.
 
     The detector goes on behind it, and everything else that it keeps stays. O(what it keeps).
 

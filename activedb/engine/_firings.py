@@ -40,7 +40,7 @@ _TIMES = ("timestamp", "stamp")
 
 
 class Named(NamedTuple):
-    """What an event has triggered, as a firing will be named and recorded.
+    """Firings of the rules that an event has triggered, as they will be named and recorded.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ class Named(NamedTuple):
 def named(
     t: Transaction, items: list[Triggered], event: int, undated: Container[int]
 ) -> Iterator[Named]:
-    """What the `event`-th event of `t` triggered, with the names of the firings.
+    """Name the firings of the rules that the `event`-th event of `t` triggered.
 
     Parameters
     ----------
@@ -193,6 +193,6 @@ def _rank_of(firing: Firing) -> tuple[bool, int]:
 
 
 def turn_of(row: Mapping[str, Any]) -> Turn | None:
-    """Which turn a firing has among those that are due together with it; None: its own."""
+    """Turn of a firing among those due together with it; None: it is due alone."""
     turn = row["occurrence"].get(_TURN)
     return None if turn is None else Turn(*turn)

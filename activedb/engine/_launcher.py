@@ -226,7 +226,7 @@ class Launcher:
             self._start(replace(firing, is_recorded=False))
 
     def has_priorities(self, coupling: Coupling) -> bool:
-        """Whether a rule of that mode has a priority; O(rules)."""
+        """Return whether a rule of that mode has a priority; O(rules)."""
         rules = (entry.rule for entry in self._catalog.entries())
         return any(rule.priority is not None and rule.coupling is coupling for rule in rules)
 
@@ -499,7 +499,7 @@ class Launcher:
             )
 
     def _left(self) -> dict[str, str]:
-        """What has not ended, and why. REQUIRES: the latch."""
+        """Return the work that has not ended, and why. REQUIRES: the latch."""
         left = self.restarts.waiting()
         if self._looked == self._lost:
             left.pop(_LOOK, None)  # it has found nothing, or what it has found runs

@@ -79,7 +79,7 @@ class Letter:
 
 
 def uncertain(rule: str, undecided: Sequence[Undecided]) -> UncertainOrder:
-    """What to say of choices that the detector of a rule has left open in one step."""
+    """Error for choices that the detector of a rule has left open in one step."""
     first = undecided[0]
     candidates = tuple(each for u in undecided for each in u.candidates)
     count = len(candidates)

@@ -112,7 +112,7 @@ class Membership:
             self._counters.add("producers_silent", len(found))
 
     def silent_from_us(self) -> int | None:
-        """When `find_silent` will find one; None: never."""
+        """Time at which `find_silent` will find a silent producer; None: never."""
         return self._producers.silent_from_us(self._told)
 
     def heard(self) -> None:

@@ -1,4 +1,4 @@
-"""What others were in the way of, and is tried again by itself."""
+"""Restarts of work that a conflict or a lost connection has stopped, after a pause."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Restarts:
         return self.random.uniform(longest_ms / 2, longest_ms) / 1_000
 
     def is_last(self, number: int) -> bool:
-        """Whether the `number`-th pause is as long as they become."""
+        """Return whether the `number`-th pause is as long as they become."""
         return self._longest_ms(number) >= self._settings.restart_pause_ms_max
 
     def _longest_ms(self, number: int) -> float:
@@ -106,7 +106,7 @@ class Restarts:
         return sum(self._call(name) for name in due)
 
     def waiting(self) -> dict[str, str]:
-        """Who waits, or is being called, and why."""
+        """Return the names of the work that waits or is being restarted, and why."""
         with self._latch:
             return {
                 name: each.reason for name, each in (*self._called.items(), *self._waiting.items())

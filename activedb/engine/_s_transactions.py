@@ -163,7 +163,7 @@ class STransactions:
         )
 
     def _refused(self, t: Transaction, arrival: Arrival) -> RefusedBy:
-        """What becomes of an event if a rule's detector cannot take it."""
+        """Return the handler of an event that a rule's detector cannot take."""
         identity = f"{arrival.batch_id}.{arrival.position}"
         return partial(self.refused, t, identity, arrival.occurrence)
 

@@ -144,6 +144,6 @@ class Firing:
 
     @property
     def name(self) -> str:
-        """What tells it from all others."""
+        """Digest that tells it from all others."""
         name: str = self.row["firing"]
         return name

@@ -339,7 +339,7 @@ class Triggering:
         *,
         undated: bool = False,
     ) -> list[Triggered]:
-        """What a detector that has taken `o` triggers in `t`; notes in `fed` if it has kept it."""
+        """Return what a detector triggers in `t` by `o`; add it to `fed` if it has kept `o`."""
         if taken.is_kept:
             fed.append(Fed(subscription, o))
         self.note(t, subscription, taken, refused)
@@ -386,7 +386,7 @@ class Triggering:
         self._keep_letters(self._trails.of(t), [letter])
 
     def _refused_in(self, t: Transaction, o: Occurrence) -> Refused:
-        """What becomes of an event that is raised in `t` if a detector cannot take it."""
+        """Return the handler of an event raised in `t` that a detector cannot take."""
 
         def refused(rule: Rule, error: Exception) -> bool:
             fails_alone = rule.on_abort is OnAbort.RULE or isinstance(error, UncertainOrder)
@@ -449,7 +449,7 @@ class Triggering:
     def advance(
         self, subscription: Subscription, us: int, t: Transaction, refused: Refused
     ) -> list[Triggered]:
-        """What time completes of a rule before `us`, in `t`; `refused` as for `feed`."""
+        """Return the matches of a rule that time completes before `us`; `refused` as for `feed`."""
         return self.completed(t, subscription, advanced(subscription, us, t), refused, us - 1)
 
     def pass_over(
@@ -466,7 +466,7 @@ class Triggering:
         refused: Refused,
         us: int | None = None,
     ) -> list[Triggered]:
-        """What triggers a rule, though no event of `t` does: time, at `us`, or a choice made."""
+        """Return the matches that trigger a rule without an event: by time, or by a decision."""
         self.lines.moved(subscription)
         self.note(t, subscription, taken, refused)
         if taken.matches:

@@ -34,7 +34,7 @@ class Turn(NamedTuple):
 
 @dataclass(slots=True)
 class _Line:
-    """Who is in one line and has not ended, and the calls of those whose turn has not come."""
+    """Work of one line that has not ended, and the calls of that whose turn has not come."""
 
     ranks: dict[str, tuple[bool, int]] = field(default_factory=dict)
     waiting: dict[str, Callable[[], None]] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Turns:
                 self._lines.setdefault(turn.line, _Line()).ranks[name] = turn.rank
 
     def is_up(self, name: str, begin: Callable[[], None]) -> bool:
-        """Whether it is the turn of a piece of work, or it is in no line; if not, call it then.
+        """Return whether a piece of work may begin; if not, call it when its turn has come.
 
         O(length of the line).
         """
@@ -96,6 +96,6 @@ class Turns:
             return [line.waiting.pop(each) for each in due]
 
     def waiting(self) -> list[str]:
-        """Who waits for a turn."""
+        """Return the names of the work that waits for its turn."""
         with self._latch:
             return [name for line in self._lines.values() for name in line.waiting]

@@ -49,12 +49,12 @@ __all__ = ["Detector", "Network"]
 
 
 _OPEN_MAX = 10_000
-"""How many choices are left open at most: then the oldest is forgotten, and counted."""
+"""Bound on the open choices; beyond it the oldest is forgotten, and counted."""
 _DECIDED_MAX = 1_000
 
 
 class _Choice:
-    """What is open, and the occurrences that are made if its candidates are."""
+    """Open choice, with the occurrences that its candidates make."""
 
     __slots__ = ("entries", "undecided")
 
@@ -602,7 +602,7 @@ class Detector:
         return made
 
     def _is_possible(self, match: Occurrence, record: _Record) -> bool:
-        """Whether a match that may be made is made in some order for certain."""
+        """Return whether a match that may be made is made in some order for certain."""
         if self._is_free:
             return True
         shared, arrivals = self._shared, dict[int, tuple[int, Occurrence]]()
@@ -721,11 +721,11 @@ class Detector:
 
     @property
     def keeps_log(self) -> bool:
-        """Whether `mark` and `undo` say all; else what was fed since is withdrawn one by one."""
+        """Return whether `mark` and `undo` suffice; else feeds are withdrawn one by one."""
         return self.is_stateful and self._memoryless is None
 
     def mark(self) -> object:
-        """Where its steps stand, for `undo`; until then it must not be trimmed."""
+        """Mark the present step for `undo`; until then it must not be trimmed."""
         self._is_marked = True  # no advance is taken together with one before
         return self._log[-1] if self._log else None
 
@@ -991,7 +991,7 @@ def _parts_of(o: Occurrence) -> Mapping[str, Any]:
 
 
 def _is_again(a: Occurrence, b: Occurrence) -> bool:
-    """Whether two objects are one event, as one of them has come back from a state."""
+    """Return whether two objects are one event, as one of them has come back from a state."""
     return a is b or (a.key == b.key and a.timestamp == b.timestamp and text_of(a) == text_of(b))
 
 

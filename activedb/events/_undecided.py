@@ -109,7 +109,7 @@ def _text(candidate: Candidate) -> str:
 
 
 def same_candidate(one: Candidate, other: Candidate) -> bool:
-    """Whether two mappings are the same match, be their occurrences the same objects or not."""
+    """Return whether two mappings are the same match, whatever objects their occurrences are."""
     return one is other or _text(one) == _text(other)
 
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 __all__ = ["witnessed"]
 
 _WORLDS = 32
-"""How many worlds are tried for a match."""
+"""Bound on the worlds tried for a match."""
 _EVENTS_MAX = 64
-"""Of how many events at most: beyond that nothing is proved."""
+"""Bound on the events of a world; beyond it nothing is proved."""
 
 Identity = frozenset[tuple[str, Any]]
 
@@ -30,7 +30,7 @@ def witnessed(
     until_us: int,
     detector: Callable[[], Detector],
 ) -> bool:
-    """Whether a world was found in which a match is made.
+    """Return whether a world was found in which a match is made.
 
     Parameters
     ----------

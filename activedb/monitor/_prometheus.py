@@ -165,7 +165,7 @@ class Collector:
         yield self._told("stream_events", events)
 
     def _asked(self) -> tuple[Standing, dict[str, dict[str, int]], dict[str, int]] | None:
-        """What the server says, by stream and rule; None if it does not, or is not to be asked.
+        """Return the server's counts by stream and rule; None if it cannot or must not be asked.
 
         A scrape waits for another one's statements for a moment at most, so that scrapes do not
         pile up before a server that does not answer.

@@ -103,7 +103,7 @@ class RegisteredRule:
 
     @property
     def truncated(self) -> int:
-        """How often its detector has left out matches because one event completed too many."""
+        """Number of events of which its detector has left out matches, as there were too many."""
         return self.subscription.truncated
 
     @classmethod

@@ -45,7 +45,7 @@ class OnFull(StrEnum):
 
 
 class OnMany(StrEnum):
-    """What a detector does when one event would complete more matches than it may."""
+    """Policy for an event that would complete more matches than it may."""
 
     REFUSE = "refuse"
     TRUNCATE = "truncate"

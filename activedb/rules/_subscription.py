@@ -32,7 +32,7 @@ PARTIALS_MAX = 1_000_000
 
 
 class Taken(NamedTuple):
-    """What a detector has made of an event, of time, or of a choice that was made.
+    """Result of a step of a detector: an event, time, or a decision.
 
     Attributes
     ----------
@@ -131,7 +131,7 @@ class _Detection:
         self.open: dict[str, Undecided] = {}
 
     def taken(self, matches: list[Occurrence], *, is_kept: bool = True) -> Taken:
-        """What a step of the detector has made, and left open. REQUIRES: ``latch``."""
+        """Return what a step of the detector has made and left open. REQUIRES: ``latch``."""
         new = self.detector.take_undecided()
         if not new and not self.open:
             return Taken(matches, is_kept)
@@ -304,7 +304,7 @@ class Subscription:
 
     @property
     def truncated(self) -> int:
-        """How often matches were left out because one event completed too many."""
+        """Number of events of which matches were left out, as they completed too many."""
         with self._detection.latch:
             return self._detection.detector.truncated
 
@@ -380,12 +380,12 @@ class Subscription:
             return detection.taken(detection.detector.advance(us, reader))
 
     def has_open(self, identity: str) -> bool:
-        """Whether the detector still knows a choice that it has left open."""
+        """Return whether the detector still knows a choice that it has left open."""
         return identity in self._detection.open
 
     @property
     def undecided(self) -> int:
-        """How many choices the detector has left open, as far as it still knows them."""
+        """Number of choices that the detector has left open and still knows."""
         return len(self._detection.open)
 
     def resolve(self, identity: str, chosen: Sequence[int], reader: Any = None) -> Taken:
@@ -484,7 +484,7 @@ def _of_detector(rule: Rule) -> OnUncertain:
 
 
 def _numbers(undecided: Undecided, made: Sequence[Occurrence]) -> list[int]:
-    """Which candidates are among some matches."""
+    """Return the numbers of the candidates that are among some matches."""
     return [
         number
         for number, candidate in enumerate(undecided.candidates)

@@ -22,7 +22,7 @@ _AFTER_EVENTS: Final = "\U0010ffff"
 
 
 class Mark(NamedTuple):
-    """Where a `Detection` stands: its detectors, with their marks, and what waits."""
+    """State of a `Detection`: its detectors, with their marks, and what waits."""
 
     detectors: list[tuple[Rule, Detector]]
     marks: list[object]
@@ -114,7 +114,7 @@ class Detection:
             detector.trim(until_us)
 
     def mark(self) -> Mark:
-        """Where it stands, for `undo`."""
+        """Mark the present state, for `undo`."""
         self._fed = []
         detectors = list(self._detectors)
         marks = [detector.mark() for _, detector in detectors]

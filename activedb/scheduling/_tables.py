@@ -149,7 +149,7 @@ class SharedTable:
             ) from None
 
     def check_value(self, value: Any) -> Any:
-        """What is kept for `value`: with a size a float, else a copy if it may be changed.
+        """Return the value to keep for `value`: with a size a float, else a copy if it is mutable.
 
         Raises
         ------

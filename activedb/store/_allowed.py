@@ -1,4 +1,4 @@
-"""What a connection's role may call at the server, and which feature each function is for.
+"""Rights of a connection's role to call the server's functions, and the feature each is for.
 
 Every role may call these functions unless somebody has taken that right away. Then the feature
 goes, and nothing else; without those that locks and settings need there is nothing to be had.

@@ -57,7 +57,7 @@ _WRONG_SETTINGS = {"42704", "22023", "55P02"}  # unknown, a wrong value, only at
 _RIGHT_MISSING = "42501"
 _LOOKS = 4
 _MAY_COME = {Readiness.STARTING: 10.0, Readiness.SILENT: 0.0}
-"""What a server says that is not there yet, and how long it is waited for by default."""
+"""States of a server that is not ready yet, and how long it is waited for by default."""
 _PAUSE_S = 0.1
 _PORT = 5432
 _TOLD_EVERY_S = 2.0
@@ -165,7 +165,7 @@ def backend_of(driver: psycopg.Connection[Any]) -> int:
 
 
 def is_pooled(driver: psycopg.Connection[Any]) -> bool:
-    """Whether something between here and the server answers for it."""
+    """Return whether something between here and the server answers for it."""
     return driver.info.backend_pid != backend_of(driver)
 
 

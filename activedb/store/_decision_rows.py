@@ -44,7 +44,7 @@ class DecisionRows:
         return self._store.lease.take()
 
     def is_dead(self, holder: int) -> bool:
-        """Whether the process that had a detector has ended."""
+        """Return whether the process that had a detector has ended."""
         with translated("look for the process that has a rule"), self._store.short() as connection:
             return holder in self._store.lease.dead(connection, [holder])
 
@@ -94,7 +94,7 @@ class DecisionRows:
             return [dict(row) for row in connection.execute(statement).mappings()]
 
     def open_by_rule(self) -> dict[str, int]:
-        """How many choices of each rule are open; rules without one are left out."""
+        """Number of open choices by rule; rules without one are left out."""
         c = decisions.c
         statement = select(c.rule, func.count()).where(c.status == "open").group_by(c.rule)
         with translated("count the decisions"), self._store.short() as connection:

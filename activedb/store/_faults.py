@@ -138,7 +138,7 @@ def _translate(origin: BaseException | None, doing: str, *, gone: bool) -> Activ
 
 
 def is_lost(origin: BaseException | None) -> bool:
-    """Whether the server, or the way to it, is gone: nothing more will be said on this one.
+    """Return whether the server, or the way to it, is gone: nothing more will be said on this one.
 
     libpq makes results of its own for a lost connection, without a code of the server's. psycopg
     makes a plain `DatabaseError` of them, which nothing else is.

@@ -1,4 +1,4 @@
-"""How long this thread may wait for the server: until the time limit of its work, and no longer.
+"""Limits of this thread's waits for the server: until the time limit of its work.
 
 Whoever runs work with a limit says so once, around it. Each wait below asks here: for an answer,
 for a connection, for a latch that somebody keeps while the server is asked.
@@ -19,19 +19,19 @@ from activedb.errors import StatementCancelled
 __all__ = ["GRACE_S", "PatientLatch", "at_least", "bounded_s", "limited", "until_s"]
 
 GRACE_S = 2.0
-"""How long after a time limit a wait may go on, so that a server that answers can end it itself."""
+"""Seconds a wait may go on behind a time limit, so that a server that answers can end it."""
 
 # Of the context, not of the thread: the coroutines of one event loop have limits of their own.
 _until: ContextVar[float] = ContextVar("activedb_until", default=math.inf)
 
 
 def until_s() -> float:
-    """When each wait has to be over, on the monotonic clock; infinite without a limit."""
+    """Time by which each wait has to be over, on the monotonic clock; infinite without a limit."""
     return _until.get()
 
 
 def bounded_s(longest_s: float) -> float:
-    """How long a wait may take that would take `longest_s` at most without a limit."""
+    """Seconds that a wait may take; `longest_s` without a limit."""
     return max(0.0, min(longest_s, _until.get() - time.monotonic()))
 
 

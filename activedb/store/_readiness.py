@@ -1,4 +1,4 @@
-"""Whether a server takes connections, asked without a login, as ``pg_isready`` does.
+"""Return whether a server takes connections, asked without a login, as ``pg_isready`` does.
 
 A client is told of a refused connection in words, in the server's language; so the question is
 asked below libpq, whose own ping keeps every thread of Python waiting.
@@ -26,7 +26,7 @@ _ANSWER_MAX = 10_000
 
 
 class Readiness(enum.Enum):
-    """What a server says to who wants to connect."""
+    """Server's answer to a process that wants to connect."""
 
     READY = enum.auto()
     STARTING = enum.auto()

@@ -173,7 +173,7 @@ class Store(ABC):
 
     @abstractmethod
     def named(self, connection: Connection, number: str) -> str:
-        """What `number_of` returns, of a number that the server has told already."""
+        """Return the result of `number_of` for a number that the server has told already."""
 
     @abstractmethod
     def outcome(self, number: str) -> bool | None:

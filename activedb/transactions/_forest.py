@@ -375,7 +375,7 @@ class Forest:
                 wait_is_over(node)
 
     def _standstill(self, node: Node, found: Standstill) -> Deadlock | SelfDeadlock:
-        """What to tell `node`, whose wait closes a cycle that runs through a thread."""
+        """Error for `node`, whose wait closes a cycle through a thread."""
         stalled = found.stalled
         if found.is_own and stalled is not None:
             self.counters.add("waits_for_own_thread")

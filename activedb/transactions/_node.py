@@ -119,7 +119,7 @@ class Node:
     id: int
     _over_at_s: float
     _has_ended_elsewhere = False
-    """Whether the thread that began the block still takes it for its innermost one, wrongly."""
+    """Return whether the thread that began the block wrongly takes it for its innermost one."""
 
     def __init__(
         self,
@@ -254,7 +254,7 @@ class Node:
 
     @property
     def has_event_time(self) -> bool:
-        """Whether `timestamp` is that of an event, and not when this try looks at the clock."""
+        """Return whether `timestamp` is that of an event, and not of this try's clock."""
         return self._timestamp is not None
 
     # -- the block -------------------------------------------------------------------------

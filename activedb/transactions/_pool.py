@@ -332,7 +332,7 @@ class Pool:
 
 
 def is_stack_deep() -> bool:
-    """Whether the half of the stack that Python allows is used up. O(depth)."""
+    """Return whether the half of the stack that Python allows is used up. O(depth)."""
     try:
         sys._getframe(sys.getrecursionlimit() // 2)
     except ValueError:

@@ -118,7 +118,7 @@ class Standstill(Exception):
 
     @property
     def is_own(self) -> bool:
-        """Whether the wait that closes the cycle is the only one in it."""
+        """Return whether the wait that closes the cycle is the only one in it."""
         waiters = {step.waiter for step in self.steps if _is_wait(step.edge)}
         return waiters <= {self.steps[0].waiter}
 
@@ -260,7 +260,7 @@ def _add(key: Key, sleeper: _Sleeper) -> None:
 
 
 def _stalled_by(node: Node | None) -> tuple[Node, ...]:
-    """What is open on this thread beside `node` and its superiors. O(what is open + depth)."""
+    """Return the open transactions of this thread but `node` and its superiors. O(open + depth)."""
     line = set()
     found = node
     while found is not None:

@@ -194,11 +194,11 @@ class Backtracking:
         return window_us is None or self._least_us(before, after) <= window_us
 
     def _least_us(self, first: Occurrence, last: Occurrence) -> int:
-        """How long it is at least from the beginning of one to the end of the other."""
+        """Least distance from the beginning of one to the end of the other."""
         return self.relation.ends(last)[0] - self.relation.begins(first)[1]
 
     def _most_us(self, first: Occurrence, last: Occurrence) -> int:
-        """How long it is at most."""
+        """Greatest distance from the beginning of one to the end of the other."""
         return self.relation.ends(last)[1] - self.relation.begins(first)[0]
 
     def _is_close(self, before: Occurrence, after: Occurrence) -> bool:
@@ -259,7 +259,7 @@ class Backtracking:
         return found
 
     def _gaps(self, path: Path, *, is_closed: bool) -> Iterable[tuple[Occurrence, set[int], bool]]:
-        """What is forbidden, behind how many of the constituents, and whether for certain.
+        """Forbidden events, each with the number of constituents before it, and its certainty.
 
         What is negated at the start or the end is so only within the window.
         """
@@ -354,7 +354,7 @@ class Backtracking:
         return found
 
     def _others(self, number: int) -> Iterator[Entry]:
-        """What must not lie between neighbours, the events that are yet to be fed among them."""
+        """Events that must not lie between neighbours, those yet to be fed included."""
         if not self.layout.is_strict:
             yield from self.group.taken[number]
             for entry, stages in self._waiting:
@@ -369,7 +369,7 @@ class Backtracking:
     def _is_eligible(
         self, prefix: Path, number: int, entry: Entry, is_last: bool
     ) -> tuple[bool, bool]:
-        """Whether an entry may stand at the end of a prefix, perhaps and for certain."""
+        """Return whether an entry may stand at the end of a prefix, perhaps and for certain."""
         first, before, o = prefix[0][1][3], prefix[-1][1][3], entry[3]
         window_us, layout = self.layout.window_us, self.layout
         if window_us is not None and self._least_us(first, o) > window_us:

@@ -220,7 +220,7 @@ class CombinationNode(Node):
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether something that it keeps is open, or excludes what cannot be told yet."""
+        """Return whether something that it keeps is open, or excludes what cannot be told yet."""
         return any(
             group.doubted
             or any(
@@ -299,7 +299,7 @@ class CombinationNode(Node):
 
     @property
     def ledger(self) -> Ledger:
-        """What decides where the order of events is not known."""
+        """Ledger that decides where the order of events is not known."""
         if self._ledger is None:
             self._ledger = Ledger(self)
         return self._ledger
@@ -320,7 +320,7 @@ class CombinationNode(Node):
         return found
 
     def is_blind(self) -> bool:
-        """Whether its parts may make something that it does not know of yet.
+        """Return whether its parts may make something that it does not know of yet.
 
         That is, of events that are yet to be fed, at times that are yet to come, or, in the context
         cumulative, of what is open.
@@ -334,7 +334,7 @@ class CombinationNode(Node):
         return self.is_expecting()
 
     def is_expecting(self) -> bool:
-        """Whether a clock or a part's window may make something within what was fed."""
+        """Return whether a clock or a part's window may make something within what was fed."""
         if not (self.sources or self.clocks):
             return False
         return self.shared.timers.is_any_before(
@@ -373,7 +373,7 @@ class CombinationNode(Node):
         return [(c, self.occurrence(c, moment.us if closed else None)) for c in made]
 
     def preferred(self, candidates: list[Candidate]) -> Iterable[Candidate]:
-        """Of candidates in the order of preference those that the selection leaves."""
+        """Return the candidates that the selection leaves; in the order of preference, as given."""
         return candidates
 
     def reopened(self, but: Iterable[Group]) -> list[Group]:
@@ -391,7 +391,7 @@ class CombinationNode(Node):
         return found
 
     def entries_of(self, judged: list[tuple[Candidate, Entry]], groups: int) -> list[Entry]:
-        """What was judged in so many groups, in the order of preference."""
+        """Return the entries judged in so many groups, in the order of preference."""
         if groups > 1:
             judged.sort(key=lambda item: self.order(item[0]))
         return [entry for _, entry in judged]
@@ -407,7 +407,7 @@ class CombinationNode(Node):
         return self.occurrence(candidate, end_us, stamp)
 
     def window_end(self, first: Occurrence) -> tuple[int, AccuracyInterval | None]:
-        """When the window ends that begins with an occurrence, and within which interval."""
+        """Return the end of the window that begins with an occurrence, and its interval."""
         assert self.window_us is not None
         low_us, high_us = self.shared.policy.relation.begins(first)
         if low_us == high_us:
@@ -542,7 +542,7 @@ class CombinationNode(Node):
 
 
 def holds(entries: list[Entry], entry: Entry) -> bool:
-    """Whether an entry is in a list, sorted by place."""
+    """Return whether an entry is in a list, sorted by place."""
     place = bisect_left(entries, entry[:3])
     return place < len(entries) and entries[place][2] == entry[2]
 

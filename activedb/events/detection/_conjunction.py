@@ -134,7 +134,7 @@ class ConjunctionNode(CombinationNode):
             yield Possible(candidate, is_certain=not doubts, doubts=doubts)
 
     def _unfed(self, group: Group, moment: Moment, found: Sequence[Possible]) -> list[Possible]:
-        """What events yet to be fed may complete besides."""
+        """Return the candidates that events yet to be fed may complete."""
         is_asked = found or any(not each.is_made for each in group.possible)
         if not is_asked or not self.ledger.exclusion.contends or not self.shared.policy.doubts:
             return []

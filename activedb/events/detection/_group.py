@@ -98,7 +98,7 @@ class Group:
         self.is_in_heap = False
 
     def has_key(self, o: Occurrence, attributes: Sequence[str]) -> bool:
-        """Whether an event that is not in it yet would be, by the attributes of ``same``."""
+        """Return whether an event that is not in it yet would be, by the attributes of ``same``."""
         return all(name in o.params for name in attributes) and self.key == tuple(
             [o.params[name] for name in attributes]
         )
@@ -172,7 +172,7 @@ class Group:
         return self.decided
 
     def own_spans(self) -> list[Span]:
-        """What matches skip, to add to."""
+        """Return the spans that matches skip, to be added to."""
         if self.spans is _NO_SPANS:
             self.spans = []
         return self.spans

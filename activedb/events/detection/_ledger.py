@@ -1,4 +1,4 @@
-"""What is made for certain of the matches that are possible (README, "Unknown order")."""
+"""Ledger of possible matches: it makes those that are certain (README, "Unknown order")."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class Ledger:
         return opened
 
     def _is_used(self, group: Group, c: Possible) -> bool:
-        """Whether something that was made while the order of all events was known excludes it."""
+        """Return whether a match made while the order of all events was known excludes it."""
         if self.exclusion.uses_up and not group.used.isdisjoint(c.arrivals):
             by_ledger = {a for each in group.possible if each.is_made for a in each.arrivals}
             if not (group.used & c.arrivals) <= by_ledger:
@@ -162,7 +162,7 @@ class Ledger:
     # -- what is sure ------------------------------------------------------------------------
 
     def _is_isolated(self, pending: Sequence[Possible]) -> bool:
-        """Whether something that the node's parts may still make keeps it from deciding."""
+        """Return whether something that the node's parts may still make keeps it from deciding."""
         return self.exclusion.contends and bool(pending) and self.node.is_blind()
 
     def _is_free(self, c: Possible) -> bool:

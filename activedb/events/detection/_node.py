@@ -266,7 +266,7 @@ class Node(ABC):
 
     @property
     def is_vague(self) -> bool:
-        """Whether it may make something that none of the occurrences it has made stands for."""
+        """Return whether it may make something that no occurrence it has made stands for."""
         return False
 
     def kept(self) -> Iterator[Entry]:
@@ -274,7 +274,7 @@ class Node(ABC):
         return iter(())
 
     def open_entries(self) -> Iterator[Entry]:
-        """What it has made that is open."""
+        """Iterate over the entries that it has made and that are open."""
         return iter(())
 
     def drop(self, entry: Entry, journal: Journal) -> bool:

@@ -92,7 +92,7 @@ class PeriodicNode(Node):
 
     @property
     def is_vague(self) -> bool:
-        """Whether there may be other ticks than those that were made, or at other times."""
+        """Return whether there may be other ticks than those that were made, or at other times."""
         return self._doubts and not all(is_exact(e[3]) for e in (*self.starts, *self.ends))
 
     def _counted_us(self, start: Entry) -> int:
@@ -105,7 +105,7 @@ class PeriodicNode(Node):
             self.shared.doubt(entry[2], why, moment.journal)
 
     def _is_known(self, entries: list[Entry]) -> bool:
-        """Whether the order of these is known, and that they occur."""
+        """Return whether the order of these is known, and that they occur."""
         relation, doubtful = self.shared.policy.relation, self.shared.doubtful
         return all(
             relation.precedes(a[3], b[3])
@@ -115,7 +115,7 @@ class PeriodicNode(Node):
         ) and doubtful.keys().isdisjoint(entry[2] for entry in entries)
 
     def _is_as_read(self, entries: list[Entry]) -> bool:
-        """Whether readings and intervals alone order these as local clocks do."""
+        """Return whether readings and intervals alone order these as local clocks do."""
         precedes = self.shared.policy.relation.precedes
         return all(
             a[:3] < b[:3] and a[3].high_us < b[3].low_us
@@ -124,7 +124,7 @@ class PeriodicNode(Node):
         )
 
     def _is_tick_known(self, low_us: int, high_us: int, entries: list[Entry]) -> bool:
-        """Whether it is known which of these come after a tick."""
+        """Return whether it is known which of these come after a tick."""
         ends = [self.shared.policy.relation.ends(entry[3]) for entry in entries]
         begins = [self.shared.policy.relation.begins(entry[3]) for entry in entries]
         return all(
@@ -133,7 +133,7 @@ class PeriodicNode(Node):
         )
 
     def _is_sure(self, start: Entry, since_us: int) -> bool:
-        """Whether there is a tick of a start in every order, so long after it."""
+        """Return whether there is a tick of a start in every order, so long after it."""
         relation = self.shared.policy.relation
         low_us, high_us = relation.ends(start[3])
         others = list(self.ends)
@@ -150,7 +150,7 @@ class PeriodicNode(Node):
         )
 
     def _is_count_known(self, end: Entry) -> bool:
-        """Whether it is known what an end makes of the ticks before it."""
+        """Return whether it is known what an end makes of the ticks before it."""
         relation, period_us = self.shared.policy.relation, self.periodic.period_us
         if any(o.key in self.keys and relation.may_precede(o, end[3]) for o in self.shared.awaited):
             return False
@@ -211,7 +211,7 @@ class PeriodicNode(Node):
         return made
 
     def _is_over(self, start: Entry, us: int) -> bool:
-        """Whether a start has no ticks at this time or later for certain."""
+        """Return whether a start has no ticks at this time or later for certain."""
         relation = self.shared.policy.relation
         closing = [
             end
@@ -319,7 +319,7 @@ class PeriodicNode(Node):
         return made
 
     def _possibly_collect(self, end: Entry, starts: list[Entry]) -> list[Entry]:
-        """What an end may make of the ticks before it: of each start, with each number of them."""
+        """Return the matches that an end may make: for each start, with each number of ticks."""
         relation, period_us = self.shared.policy.relation, self.periodic.period_us
         until_us = relation.begins(end[3])[1]
         found: list[Entry] = []

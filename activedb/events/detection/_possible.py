@@ -94,7 +94,7 @@ class Possible:
 
 
 class Exclusion:
-    """Which of two possible matches of one group may exclude the other, in some order of events.
+    """Exclusion among possible matches of one group, in some order of events.
 
     What cannot be told counts as if it may. A match is excluded by one that is made and
 
@@ -139,7 +139,7 @@ class Exclusion:
             possible.ends = [entries[-1]]
 
     def may_exclude(self, r: Possible, c: Possible) -> bool:
-        """Whether r may exclude c."""
+        """Return whether r may exclude c."""
         same = self.may_be_one_step(r, c)
         if same:
             if self.is_picky and self._may_have_same_ends(r, c) and not self.is_better(c, r):
@@ -169,7 +169,7 @@ class Exclusion:
         )
 
     def excludes(self, m: Possible, c: Possible) -> bool:
-        """Whether m, which is made in every order, excludes c in every order."""
+        """Return whether m, which is made in every order, excludes c in every order."""
         if (
             self.uses_up
             and not m.arrivals.isdisjoint(c.arrivals)
@@ -194,7 +194,7 @@ class Exclusion:
     # -- steps -------------------------------------------------------------------------------
 
     def may_be_one_step(self, r: Possible, c: Possible) -> bool:
-        """Whether one step may complete both."""
+        """Return whether one step may complete both."""
         if r.is_closed is not c.is_closed:
             return True
         if r.is_closed:
@@ -206,7 +206,7 @@ class Exclusion:
         return any(_may_be_one(a, b) for a in r.ends for b in c.ends)
 
     def is_one_step(self, r: Possible, c: Possible) -> bool:
-        """Whether one step completes both for certain."""
+        """Return whether one step completes both for certain."""
         return (
             r.is_closed is c.is_closed
             and len(r.ends) == len(c.ends) == 1
@@ -214,7 +214,7 @@ class Exclusion:
         )
 
     def may_be_before(self, r: Possible, c: Possible) -> bool:
-        """Whether a step may complete r before one completes c."""
+        """Return whether a step may complete r before one completes c."""
         if r.is_closed is not c.is_closed:
             return True
         relation = self.relation
@@ -226,7 +226,7 @@ class Exclusion:
         )
 
     def is_before(self, r: Possible, c: Possible) -> bool:
-        """Whether a step completes r before one completes c, for certain."""
+        """Return whether a step completes r before one completes c, for certain."""
         if r.is_closed or c.is_closed:
             return False
         return all(any(self.relation.is_later_step(a, b) for b in c.ends) for a in r.ends)
@@ -234,7 +234,7 @@ class Exclusion:
     # -- what is chosen ------------------------------------------------------------------------
 
     def is_better(self, c: Possible, r: Possible) -> bool:
-        """Whether c is preferred to r for certain."""
+        """Return whether c is preferred to r for certain."""
         for stage, own, theirs in zip(self.stages, c.candidate, r.candidate, strict=False):
             if own is None or theirs is None:
                 if own is not theirs:
@@ -249,7 +249,7 @@ class Exclusion:
         return False
 
     def _is_later(self, c: Possible, r: Possible) -> bool:
-        """Whether c has the later constituents for certain."""
+        """Return whether c has the later constituents for certain."""
         relation = self.relation
         ours = [entry for entry in c.entries if entry[2] not in r.arrivals]
         others = [entry for entry in r.entries if entry[2] not in c.arrivals]
@@ -290,7 +290,7 @@ class Exclusion:
     # -- skips -------------------------------------------------------------------------------
 
     def _may_skip(self, r: Possible, c: Possible) -> bool:
-        """Whether r, if it is made, may skip c."""
+        """Return whether r, if it is made, may skip c."""
         first, own = c.entries[0], r.entries[0]
         behind = self.relation.is_behind
         if first[2] == own[2]:
@@ -303,7 +303,7 @@ class Exclusion:
         return any(t[2] != first[2] and not behind(t, first) for t in self._targets(r))
 
     def _skips(self, m: Possible, c: Possible) -> bool:
-        """Whether m, which is made, skips c for certain."""
+        """Return whether m, which is made, skips c for certain."""
         first, own = c.entries[0], m.entries[0]
         behind = self.relation.is_behind
         if first[2] == own[2]:
@@ -321,7 +321,7 @@ class Exclusion:
 
 
 def _may_be_one(a: Entry, b: Entry) -> bool:
-    """Whether two last constituents may have been completed by one event."""
+    """Return whether two last constituents may have been completed by one event."""
     if a[2] == b[2]:
         return True
     if not (a[3].parts or b[3].parts):

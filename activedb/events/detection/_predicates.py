@@ -143,7 +143,7 @@ class Predicates:
         return all(term(parts) for term in self.leaving[stage])
 
     def holds_finally(self, parts: Mapping[str, Any]) -> bool:
-        """Whether what is judged when the candidate is complete holds, readings apart."""
+        """Return whether what is judged when the candidate is complete holds, readings apart."""
         shown = MappingProxyType(dict(parts))
         return all(checked_result(predicate(shown), "a predicate") for predicate in self.final)
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["SequenceNode"]
 
 _RECENT_MAX = 32
-"""Of so many matches that skip, at most, a group knows where they begin."""
+"""Bound on the skipping matches whose beginnings a group keeps."""
 _NO_MOMENT = Moment(None, None, [], {})
 """For the plain way, which asks no readings."""
 
@@ -226,7 +226,7 @@ class SequenceNode(CombinationNode):
     def _unfed(
         self, group: Group, moment: Moment, found: Sequence_[Possible], end_us: int | None = None
     ) -> list[Possible]:
-        """What events yet to be fed, or windows yet to end, may complete besides."""
+        """Return the candidates that events yet to be fed, or windows yet to end, may complete."""
         is_asked = found or any(not each.is_made for each in group.possible)
         if not is_asked or not self.ledger.exclusion.contends or not self.shared.policy.doubts:
             return []
@@ -284,7 +284,7 @@ class SequenceNode(CombinationNode):
 
     @property
     def _forgets_skipped(self) -> bool:
-        """Whether an event that begins no match is of no use to the first stage.
+        """Return whether an event that begins no match is of no use to the first stage.
 
         Where timestamps are intervals all is kept, as the order may turn out otherwise.
         """
@@ -398,7 +398,7 @@ class SequenceNode(CombinationNode):
         return made
 
     def possibly_closed(self, group: Group, moment: Moment) -> Iterator[Possible]:
-        """What the end of a window completes, where the order of events may be unknown."""
+        """Return the candidates that the end of a window completes, in an unknown order."""
         relation, layout = self.shared.policy.relation, self.layout
         assert layout.window_us is not None
         begin_us = moment.us - layout.window_us

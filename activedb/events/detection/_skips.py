@@ -21,7 +21,7 @@ def first_of(span: Span) -> Place:
 
 
 def covers(spans: Sequence[Span], place: Place) -> bool:
-    """Whether a place is in one of some spans, disjoint and sorted; O(log n)."""
+    """Return whether a place is in one of some spans, disjoint and sorted; O(log n)."""
     number = bisect_right(spans, place, key=first_of)
     if not number:
         return False
@@ -60,5 +60,5 @@ def remove_span(spans: list[Span], merged: Span, replaced: Sequence[Span]) -> No
 
 
 def _reaches(span: Span, place: Place) -> bool:
-    """Whether a span that begins before a place goes up to it, so that the two are one."""
+    """Return whether a span that begins before a place goes up to it, so that the two are one."""
     return place <= span[1]

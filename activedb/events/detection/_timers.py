@@ -51,7 +51,7 @@ class Timers:
         return heap[0][3] if heap else None
 
     def is_any_before(self, before_us: int, lowest: int, index: int) -> bool:
-        """Whether one is set before a time for a node from `lowest` up to below `index`."""
+        """Return whether one is set before a time for a node from `lowest` up to below `index`."""
         return any(us < before_us and lowest <= node < index for us, node, _ in self._live)
 
     def take_first(self, before_us: int, journal: Journal) -> list[Timer]:

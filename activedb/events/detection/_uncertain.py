@@ -1,4 +1,4 @@
-"""How events lie to each other if it is not known exactly when they happened, and what is done."""
+"""Relations of events whose times are not known exactly, and the policies on them."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ Range = tuple[int, int]
 
 
 class Relation:
-    """How occurrences lie to each other, by their intervals and local clocks.
+    """Order of occurrences, by their intervals and local clocks.
 
     A composite is before another if all that it is made of is before all that the other is made of.
     Its extent alone does not tell: that is no interval of uncertainty.
     """
 
     def begins(self, o: Occurrence) -> Range:
-        """When its first moment may be."""
+        """Interval of its first moment."""
         if not o.parts:
             return o.low_us, o.high_us
         return o.low_us, min([leaf.high_us for leaf in moments(o)])
 
     def ends(self, o: Occurrence) -> Range:
-        """When its last moment may be."""
+        """Interval of its last moment."""
         if not o.parts:
             return o.low_us, o.high_us
         return max([leaf.low_us for leaf in moments(o)]), o.high_us
@@ -60,7 +60,7 @@ class Relation:
         return all(self.may_precede(x, y) for x in moments(a) for y in moments(b))
 
     def is_behind(self, a: Entry, b: Entry) -> bool:
-        """Whether the place of b is behind that of a for certain.
+        """Return whether the place of b is behind that of a for certain.
 
         The place of a composite is where it ends. At one time ids decide, and then arrivals.
         """
@@ -76,7 +76,7 @@ class Relation:
         return precedes(x, y)
 
     def is_later_step(self, a: Entry, b: Entry) -> bool:
-        """Whether b is fed, or made, in a later step than a for certain, if all is fed in order."""
+        """Return whether b comes in a later step than a for certain, if all is fed in order."""
         x, y = a[3], b[3]
         if x.parts or y.parts:
             return self._ends_before(x, y)
@@ -154,7 +154,7 @@ class Policy:
 
     @property
     def doubts(self) -> bool:
-        """Whether what is not certain stays open."""
+        """Return whether what is not certain stays open."""
         return self.name != "reading"
 
     def refuse_forgotten(self, new: Iterable[Entry], ended_us: int) -> None:
@@ -189,7 +189,7 @@ class Policy:
 
 
 def is_exact(o: Occurrence) -> bool:
-    """Whether its time alone tells its order: of a composite, that of all of it."""
+    """Return whether its time alone tells its order: of a composite, that of all of it."""
     if not o.parts:
         stamp = o.stamp
         return stamp is None or (o.low_us == o.high_us and stamp.local_clock is None)
