@@ -32,6 +32,7 @@ def test_settings_without_any_source_are_the_defaults() -> None:
         "url": None,
         "db_schema": None,
         "folder": Path(".activedb"),
+        "wait_s": None,
         "threads": 4,
         "lock_timeout_ms": 10_000,
         "victim_policy": "requester",
