@@ -98,6 +98,8 @@ class _Draft:
             is_late = rule.coupling == "deferred" or rule.condition_action == "deferred"
             if is_late and not self.is_quiet(rule):
                 rule = replace(rule, on_abort="rule")
+        if rule.coupling == "causal":
+            rule = replace(rule, priority=None)  # such rules have none
         self.rules.append(rule)
 
     def triggered(self, steps: Iterable[Step]) -> list[RuleSpec]:

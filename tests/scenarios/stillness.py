@@ -203,6 +203,9 @@ def _module(frame: FrameType) -> str:
 
 def _is_at_a_latch(frame: FrameType) -> bool:
     """Whether a thread may be there to wait for the connection of its hierarchy."""
+    while _module(frame) == "activedb.store._patience":  # inside the latch itself
+        assert frame.f_back is not None
+        frame = frame.f_back
     if _module(frame) not in _CONNECTED:
         return False
     line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)

@@ -169,7 +169,8 @@ def test_migration_waits_for_another_one_for_longer_than_for_a_lock(database_url
     with engine.begin() as other:
         other.execute(text("SELECT pg_advisory_xact_lock(:latch)"), {"latch": _migrations._LATCH})
         migrating = in_thread(lambda: adb.connect(database_url, lock_timeout_ms=20))
-        with engine.connect() as look:
+        # One transaction would see one state.
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as look:
             until(lambda: migrating.done() or look.scalar(waits_long))
         assert not migrating.done()
     with migrating.result(PATIENCE_S) as db:
