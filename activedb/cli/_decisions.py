@@ -69,7 +69,7 @@ def resolve(
         typer.Option("--choose", help="The number of a candidate that is made; may be repeated."),
     ] = None,
     nothing: Annotated[bool, typer.Option("--nothing", help="No candidate is made.")] = False,
-    by: Annotated[str | None, typer.Option(help="Who decides, to be kept with it.")] = None,
+    by: Annotated[str | None, typer.Option(help="The name to record with the decision.")] = None,
     file: Annotated[
         Path | None,
         typer.Option(help="A Python file that declares the rule, to run it here if that is due."),
