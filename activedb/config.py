@@ -134,7 +134,7 @@ class Settings(BaseSettings):
         What who asks has to know. Required unless the host is a loopback address and nothing can
         be changed from outside.
     monitor_writable : bool
-        Whether rules can be enabled and disabled from there.
+        Whether rules can be enabled and disabled, and open decisions made, from there.
     monitor_values : bool
         Whether keys of rows, parameters of events and messages of errors are shown there.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from activedb.analysis._analysis import Analysis
@@ -16,7 +16,7 @@ from activedb.errors import DefinitionError
 from activedb.spelling import did_you_mean
 from coupling import Coupling, OrderCycle, ordered_groups, priority_groups
 
-__all__ = ["Explanation", "Step", "explain", "profile_named"]
+__all__ = ["Explanation", "LeftOpen", "Step", "explain", "profile_named"]
 
 _DEPTH_MAX = 64
 _CHANGE = re.compile(r"(insert|update|delete)[ :](.+)")
@@ -53,6 +53,24 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class LeftOpen:
+    """Open decisions of a rule: possible matches that the timestamps alone do not decide.
+
+    Attributes
+    ----------
+    number : int
+    oldest : str
+        The id of the first one in the order of time.
+    us : int
+        When its matches would have been made, in microseconds since 1970.
+    """
+
+    number: int
+    oldest: str
+    us: int
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """What an event sets going.
 
@@ -65,6 +83,8 @@ class Explanation:
         Rules that time triggers, perhaps, after it.
     contributes, forbids : tuple of str
         Rules for which it is another part of the pattern, or keeps it from occurring.
+    decisions : mapping of str to LeftOpen
+        Open decisions of those of all these rules that have some.
     """
 
     event: str
@@ -72,6 +92,7 @@ class Explanation:
     later: tuple[str, ...]
     contributes: tuple[str, ...]
     forbids: tuple[str, ...]
+    decisions: Mapping[str, LeftOpen]
 
     def as_dict(self) -> dict[str, Any]:
         """Everything as plain values, for JSON."""
@@ -81,11 +102,16 @@ class Explanation:
             "later": list(self.later),
             "contributes": list(self.contributes),
             "forbids": list(self.forbids),
+            "decisions": {rule: asdict(left) for rule, left in self.decisions.items()},
         }
 
 
 def explain(
-    analysis: Analysis, event: str, *, columns: Mapping[str, Collection[str]] | None = None
+    analysis: Analysis,
+    event: str,
+    *,
+    columns: Mapping[str, Collection[str]] | None = None,
+    decisions: Mapping[str, LeftOpen] | None = None,
 ) -> Explanation:
     """Tell what an event sets going; each rule is unfolded once, so O(rules + edges).
 
@@ -99,6 +125,8 @@ def explain(
         ``"time"`` for all that time triggers.
     columns : mapping of str to collection of str, optional
         The columns of each table that is declared.
+    decisions : mapping of str to LeftOpen, optional
+        The open decisions of each rule that has some.
 
     Raises
     ------
@@ -125,12 +153,15 @@ def explain(
             leaving.setdefault(edge.source, []).append(edge)
     told: set[str] = set()
     triggered = [(by_name[name], "") for name in hearing[Role.COMPLETES]]
+    steps = _steps(triggered, by_name, leaving, told)
+    concerned = told.union(*hearing.values())
     return Explanation(
         event=_shown(effect),
-        steps=_steps(triggered, by_name, leaving, told),
+        steps=steps,
         later=tuple(hearing[Role.LATER]),
         contributes=tuple(hearing[Role.CONTRIBUTES]),
         forbids=tuple(hearing[Role.FORBIDS]),
+        decisions={rule: left for rule, left in (decisions or {}).items() if rule in concerned},
     )
 
 

@@ -15,6 +15,7 @@ from activedb.analysis._explanation import Explanation, Step
 from activedb.analysis._listening import Role
 from activedb.analysis._profile import Profile
 from activedb.analysis._triggering import Edge
+from activedb.clock import moment_of
 from coupling import ConditionAction
 
 __all__ = ["draw_text", "explained", "printable", "rule_text"]
@@ -82,7 +83,17 @@ def explained(explanation: Explanation) -> str:
     ):
         if names:
             root.add(_line(f"{what}: {', '.join(names)}"))
+    for rule, left in explanation.decisions.items():
+        number = f"{left.number:,} decision{' is' if left.number == 1 else 's are'} open"
+        line = root.add(_line(f"{rule}: {number}, the oldest of {_at(left.us)}"))
+        line.add(
+            _line(f"activedb decisions show {left.oldest}; then resolve, with --choose NUMBER")
+        )
     return _printed([root])
+
+
+def _at(us: int) -> str:
+    return f"{moment_of(us):%Y-%m-%d %H:%M:%S.%f} UTC"
 
 
 def rule_text(analysis: Analysis, profile: Profile) -> str:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-_SHOWN_MAX = 200
-
 app = typer.Typer(
     help="List the atomic batches of workflows, tell where one comes from and goes to, which "
     "batches hang together with it, and compensate it.",
@@ -72,17 +70,15 @@ def ls(
             if state in (None, batch.state) and (derived or not batch.transaction)
         ]
         _draw(svg, history)
-    reporter.rows(
+    reporter.first_rows(
         f"workflow {history.name}: {len(found):,} batch{'' if len(found) == 1 else 'es'}",
         ("batch", "stream", "state", "failed"),
         [
             (b.id, b.stream, b.state, "; ".join(f"{id}: {why}" for id, why in b.failed.items()))
-            for b in found[:_SHOWN_MAX]
+            for b in found
         ],
         {"workflow": history.name, "batches": [batch.record() for batch in found]},
     )
-    if len(found) > _SHOWN_MAX:
-        reporter.note(f"only {_SHOWN_MAX} are shown; --json prints all of them")
 
 
 @app.command("lineage")

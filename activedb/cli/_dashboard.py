@@ -40,8 +40,8 @@ def dashboard(
         bool,
         typer.Option(
             "--writable",
-            help="Let visitors enable and disable rules, if the monitor allows it, too. Without "
-            "--token one is made up and said.",
+            help="Let visitors enable and disable rules and make open decisions, if the monitor "
+            "allows it, too. Without --token one is made up and said.",
         ),
     ] = False,
     no_open: Annotated[

@@ -9,14 +9,13 @@ import typer
 
 from activedb.cli._job import opened
 from activedb.cli._options import Json, Trace, Url
-from activedb.cli._report import Reporter
+from activedb.cli._report import Reporter, counted
 from activedb.clock import moment_of
 from activedb.engine import Decision
 from activedb.errors import ConfigurationError, RowNotFound
 
 __all__ = ["app"]
 
-_SHOWN_MAX = 200
 _SHORT_MAX = 120  # characters of a candidate in a list
 
 app = typer.Typer(
@@ -41,18 +40,13 @@ def list_(
     reporter = Reporter(as_json=as_json)
     with reporter.looking("looking at the database"), opened(None, url) as db:
         found = db.decisions.list(rule, open=None if all_ else True)
-    count = f"{len(found):,} decision{'' if len(found) == 1 else 's'}"
-    reporter.rows(
+    count = counted(len(found), "decision")
+    reporter.first_rows(
         count if all_ else f"{count} open",
         ("id", "rule", "time", "status", "candidates"),
-        [
-            (each.id, each.rule, _time(each), each.status, _short(each))
-            for each in found[:_SHOWN_MAX]
-        ],
+        [(each.id, each.rule, _time(each), each.status, _short(each)) for each in found],
         {"decisions": [each.record() for each in found]},
     )
-    if len(found) > _SHOWN_MAX:
-        reporter.note(f"only {_SHOWN_MAX} are shown; --json prints all of them")
 
 
 @app.command("show")
@@ -75,7 +69,7 @@ def resolve(
         typer.Option("--choose", help="The number of a candidate that is made; may be repeated."),
     ] = None,
     nothing: Annotated[bool, typer.Option("--nothing", help="No candidate is made.")] = False,
-    by: Annotated[str | None, typer.Option(help="Who decides, to be kept with it.")] = None,
+    by: Annotated[str | None, typer.Option(help="The name to record with the decision.")] = None,
     file: Annotated[
         Path | None,
         typer.Option(help="A Python file that declares the rule, to run it here if that is due."),

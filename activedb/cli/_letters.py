@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from activedb.cli._job import opened
-from activedb.cli._report import Reporter
+from activedb.cli._report import Reporter, counted
 from activedb.engine import Outcome, Retried
 from activedb.errors import ConfigurationError
 from activedb.events import Occurrence, encode
 
 __all__ = ["app", "run_pending"]
 
-_SHOWN_MAX = 200
 _SHORT_MAX = 60  # characters of an occurrence
 
 _WORDS: dict[Outcome, str] = {
@@ -58,9 +56,8 @@ def ls(
     reporter = Reporter(as_json=as_json)
     with reporter.looking("looking at the database"), opened(None, url) as db:
         letters = db.dead_letters(source, kind=kind)
-    _rows(
-        reporter,
-        _count(len(letters), "dead letter"),
+    reporter.first_rows(
+        counted(len(letters), "dead letter"),
         ("source", "identity", "kind", "error", "reason"),
         [(x.source, x.identity, x.kind, x.error, x.reason) for x in letters],
         {"letters": [asdict(letter) for letter in letters]},
@@ -110,9 +107,8 @@ def retry(
         results = _retried(file, source, identity, url, reporter)
     counts = Counter(result.outcome for result in results)
     said = ", ".join(f"{counts[outcome]:,} {word}" for outcome, word in _WORDS.items())
-    _rows(
-        reporter,
-        f"{_count(len(results), 'dead letter')}: {said}" if results else "no dead letters",
+    reporter.first_rows(
+        f"{counted(len(results), 'dead letter')}: {said}" if results else "no dead letters",
         ("source", "identity", "outcome", "reason"),
         [
             (x.letter.source, x.letter.identity, _WORDS[x.outcome], x.reason)
@@ -164,9 +160,8 @@ def run_pending(file: Path | None, url: str | None, reporter: Reporter) -> None:
     doing = reporter.looking("looking at the database")
     with reporter.own_output(), doing, opened(file, url) as db:
         pending = db.pending_firings()
-    _rows(
-        reporter,
-        _count(len(pending), "pending firing"),
+    reporter.first_rows(
+        counted(len(pending), "pending firing"),
         ("rule", "triggered by", "occurrence"),
         [(x.rule, x.run, _short(x.occurrence)) for x in pending],
         {
@@ -189,22 +184,6 @@ def _no_letter(source: str, identity: str | None) -> ConfigurationError:
         f"there is no dead letter{which} of {source!r}; activedb dead-letter ls shows which there "
         f"are (a rule's are of 'rule NAME')"
     )
-
-
-def _rows(
-    reporter: Reporter,
-    title: str,
-    columns: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    as_json: dict[str, Any],
-) -> None:
-    reporter.rows(title, columns, rows[:_SHOWN_MAX], as_json)
-    if len(rows) > _SHOWN_MAX:
-        reporter.note(f"only {_SHOWN_MAX} are shown; --json prints all of them")
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _short(o: Occurrence) -> str:

@@ -18,10 +18,11 @@ from rich.text import Text
 
 from activedb.engine import Database, StreamRun
 
-__all__ = ["Outcome", "Reporter"]
+__all__ = ["Outcome", "Reporter", "counted"]
 
 _LINE_EVERY_S = 5.0
 _SHORT_S = 1.0
+_SHOWN_MAX = 200  # rows of a list
 
 
 @dataclass(slots=True)
@@ -197,8 +198,25 @@ class Reporter:
             table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
         self._out.print(table)
 
+    def first_rows(
+        self,
+        title: str,
+        columns: Sequence[str],
+        rows: Sequence[Sequence[str | Text]],
+        as_json: Mapping[str, Any],
+    ) -> None:
+        """Print the first rows of what may be many, and say so; or one JSON object with all."""
+        self.rows(title, columns, rows[:_SHOWN_MAX], as_json)
+        if len(rows) > _SHOWN_MAX:
+            self.note(f"only {_SHOWN_MAX} are shown; --json prints all of them")
+
     def _line(self, text: str) -> None:
         self._err.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def counted(number: int, what: str) -> str:
+    """A number of things: 1 dead letter, 2 dead letters."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _lines(label: str, value: Any) -> Iterator[tuple[str, str]]:

@@ -20,7 +20,8 @@ from activedb.cli._report import Reporter
 from activedb.errors import ConfigurationError, DefinitionError
 
 if TYPE_CHECKING:
-    from activedb.analysis import Analysis
+    from activedb.analysis import Analysis, LeftOpen
+    from activedb.engine import Decision
 
 __all__ = ["app"]
 
@@ -151,11 +152,16 @@ def explain(
     as_json: Json = False,
     show_traceback: Trace = False,
 ) -> None:
-    """Show which rules an event can trigger, in which order, and what these can in turn."""
+    """Show which rules an event can trigger, in which order, and what these can in turn.
+
+    With --url also the decisions of these rules that are open in that database.
+    """
     from activedb.analysis import explain, explained
 
     columns: dict[str, list[str]] = {}
-    explanation = explain(_analysis(file, url, columns=columns), event, columns=columns)
+    decisions: dict[str, LeftOpen] = {}
+    analysis = _analysis(file, url, columns=columns, decisions=decisions)
+    explanation = explain(analysis, event, columns=columns, decisions=decisions)
     if as_json:
         _print(explanation.as_dict())
     else:
@@ -275,10 +281,12 @@ def _analysis(
     url: str | None,
     reasons: dict[str, str] | None = None,
     columns: dict[str, list[str]] | None = None,
+    decisions: dict[str, LeftOpen] | None = None,
 ) -> Analysis:
     """Load a file and analyze its rules.
 
-    `reasons` gets why some of them are in quarantine, `columns` those of each declared table.
+    `reasons` gets why some of them are in quarantine, `columns` those of each declared table,
+    `decisions` those of each rule that are open.
     """
     os.environ["ACTIVEDB_URL"] = "memory://" if url is None else url
     with ExitStack() as open_ones:
@@ -296,10 +304,24 @@ def _analysis(
             for db in databases:
                 for table in db.metadata.tables.values():
                     columns[table.fullname] = [str(column.name) for column in table.columns]
+        if decisions is not None:
+            decisions.update(
+                _left_open([open_one for db in databases for open_one in db.decisions])
+            )
         if reasons is not None:
             entries = [entry for db in databases for entry in db.rules if entry.quarantine]
             reasons.update((entry.name, entry.quarantine or "") for entry in entries)
         return found[0] if found else databases[0].analyze_rules()
+
+
+def _left_open(decisions: Sequence[Decision]) -> dict[str, LeftOpen]:
+    """Open decisions by rule; they are given in the order of time."""
+    from activedb.analysis import LeftOpen
+
+    by_rule: dict[str, list[Decision]] = {}
+    for each in decisions:
+        by_rule.setdefault(each.rule, []).append(each)
+    return {rule: LeftOpen(len(found), found[0].id, found[0].us) for rule, found in by_rule.items()}
 
 
 def _print(result: dict[str, Any]) -> None:

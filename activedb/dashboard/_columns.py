@@ -8,6 +8,7 @@ __all__ = [
     "BATCHES",
     "COUNTERS",
     "DEADLOCKS",
+    "DECISIONS",
     "EVENTS",
     "FOREST",
     "LETTERS",
@@ -84,6 +85,14 @@ RULES = (
     Column("p99", "p99", "right", kind="span"),
     Column("partials", "Partials", "right"),
     Column("last", "Last fired", "right", "age", wide=True),
+)
+DECISIONS = (
+    Column("rule", "Rule", wrap=True),
+    Column("at", "Time"),
+    Column("n", "Number", "right"),
+    Column("candidate", "Candidate", wrap=True),
+    Column("why", "Not certain", wrap=True),
+    Column("id", "Decision", wide=True),
 )
 EVENTS = (
     Column("at", "When", kind="time"),

@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 from activedb.dashboard import _columns
 from activedb.dashboard._cells import Row, cell
 from activedb.dashboard._poller import Snapshot
-from activedb.dashboard._words import short
+from activedb.dashboard._words import moment, short
 
 __all__ = [
     "EVENTS_SHOWN",
@@ -22,6 +22,7 @@ __all__ = [
     "batch_link",
     "counters",
     "deadlocks",
+    "decisions",
     "ended",
     "event",
     "forest",
@@ -220,7 +221,28 @@ def _rule(rule: Value, is_writable: bool) -> Row:
     return row
 
 
-EVENTS_SHOWN = 200
+def decisions(found: Sequence[Value]) -> list[Row]:
+    """The candidates of open decisions, each with a button; of the first ones."""
+    rows: list[Row] = []
+    for each in found:
+        for n, candidate in enumerate(each["texts"]):
+            why = each["why"][n] if n < len(each["why"]) else ""
+            rows.append(
+                {
+                    "key": f"{each['id']} {n}",
+                    "rule": short(each["rule"], 60),
+                    "at": cell(moment(each["us"] / 1e6), sort=each["us"]),
+                    "n": n,
+                    "candidate": cell(short(candidate, 160), hint=short(candidate, 600)),
+                    "why": cell(short(why, 160), hint=short(why, 600)),
+                    "id": short(each["id"], 60),
+                    "act": "Decide",
+                }
+            )
+    return rows[:DECISIONS_SHOWN]
+
+
+DECISIONS_SHOWN = EVENTS_SHOWN = 200
 
 
 def event(told: Value) -> Row:

@@ -60,7 +60,8 @@ def serve(
     token : str or None
         What visitors have to know; needed unless `host` is loopback and nothing is `writable`.
     writable : bool
-        Whether rules can be enabled and disabled, if the source allows it as well.
+        Whether rules can be enabled and disabled, and open decisions made, if the source allows it
+        as well.
     on_ready : callable
         Called with the address, without the token, when it answers.
 
@@ -75,8 +76,8 @@ def serve(
     access = Access(host, token)
     if writable and not access.needs_token:
         raise ConfigurationError(
-            "a dashboard that may switch rules needs a token, as others on this computer can open "
-            "it: say --token, or set ACTIVEDB_DASHBOARD_TOKEN"
+            "a dashboard that may change something needs a token, as others on this computer can "
+            "open it: say --token, or set ACTIVEDB_DASHBOARD_TOKEN"
         )
     assert not _is_used, "one dashboard per process"
     with _listening(host, port) as listener:
@@ -175,9 +176,9 @@ def _add_pages(poller: Poller, *, is_writable: bool) -> None:
     async def replay(n: int) -> None:
         await pages.replay_page(poller, n)
 
-    @ui.page("/rules")
-    def rules() -> None:
-        pages.rules_page(poller, is_writable=is_writable)
+    @ui.page("/rules", response_timeout=_BUILD_S)
+    async def rules() -> None:
+        await pages.rules_page(poller, is_writable=is_writable)
 
     @ui.page("/events")
     def events() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-__all__ = ["clock_time", "count", "duration", "many", "rate", "short"]
+__all__ = ["clock_time", "count", "duration", "many", "moment", "rate", "short"]
 
 NOTHING = "–"
 
@@ -51,10 +51,15 @@ def duration(seconds: float | None) -> str:
 
 def clock_time(seconds: float | None) -> str:
     """A moment as the clock of this computer shows it: 14:03:27.125."""
+    return moment(seconds)[-12:]
+
+
+def moment(seconds: float | None) -> str:
+    """A moment with its date: 2026-01-31 14:03:27.125."""
     if seconds is None:
         return NOTHING
     try:
-        return datetime.fromtimestamp(seconds).strftime("%H:%M:%S.%f")[:-3]
+        return datetime.fromtimestamp(seconds).isoformat(" ", "milliseconds")
     except (OverflowError, OSError, ValueError):
         return NOTHING
 

@@ -90,7 +90,7 @@ class Decision:
     chosen : tuple of int or None
         Numbers of the candidates that were chosen; None while it is open.
     by : str or None
-        Who has decided; ``"events"``: what has come since.
+        Name recorded with the decision; ``"events"``: later events have decided it.
     decided_at, recorded_at : datetime or None
     """
 
@@ -230,12 +230,12 @@ class Decisions:
         chosen : iterable of int or mapping
             Candidates, or their numbers from 0; none of them: nothing was to be made.
         by : str, optional
-            Who decides, for whoever reads it.
+            Name to record with the decision.
 
         Returns
         -------
         Decision
-            As it is now: ``resolved``; or ``chosen``, if another process has the detector.
+            In its new state: ``resolved``; or ``chosen``, if another process has the detector.
 
         Raises
         ------

@@ -76,7 +76,7 @@ class Exclusive:
         """
         run, session = t.hierarchy.run, t.hierarchy.session
         firings, letters = self._launcher.prepare(t, items, event, undated)
-        # Nobody knows yet which of them will fall due together.
+        # Which of them will fall due together is not known yet.
         line_up(firings, run.name, always=self._launcher.has_priorities(Coupling.EXCLUSIVE))
         named = {firing.name: firing for firing in firings}
         can_record = not run.is_batch and (t.hierarchy.lends or session.is_shared)

@@ -333,10 +333,10 @@ class Launcher:
             raise
 
     def look(self) -> None:
-        """Look for recorded firings of ours that nobody has started, soon and a few times.
+        """Look for recorded firings of ours that were not started, soon and a few times.
 
-        To be called when a connection was lost while some were recorded or taken over: nobody may
-        have been told that it has been done.
+        To be called when a connection was lost while some were recorded or taken over: the server
+        may have done so without an answer that reached us.
         """
         with self._idle:
             self._lost += 1
@@ -396,8 +396,8 @@ class Launcher:
     def _start_behind(self, firing: Firing, number: int) -> None:
         """Start a firing that was recorded, behind those of a higher priority.
 
-        Those that run here it finds in its line; of the others the database knows. If they do not
-        end within `restarts_max` looks, as nobody has their rules, say, it is started.
+        Those that run here are in its line; the others are in the database. If they do not end
+        within `restarts_max` looks, because no process has their rules, for example, it is started.
         """
         turn = turn_of(firing.row)
         if turn is not None and number < self._restarts_max:

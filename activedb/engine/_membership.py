@@ -52,8 +52,9 @@ class Membership:
             stream.membership, silent_after_us=stream.silent_after_us, on_silent=stream.on_silent
         )
         self._written: dict[str, tuple[int, Mapping[str, Any]]] = {}
-        # Found silent while nobody fed: whom `find_silent` has told of since they were heard, and
-        # what the next look raises, as there was nobody to tell.
+        # Producers found silent while the stream was not fed: those that `find_silent` has
+        # reported since they were heard, and the errors that the next look raises, as there was no
+        # `on_silent` to call.
         self._told: set[str] = set()
         self._found: dict[str, ProducerSilent] = {}
 
@@ -93,7 +94,7 @@ class Membership:
             self._counters.add("producers_silent", silent)
 
     def find_silent(self) -> None:
-        """Look for silent producers while nobody feeds; each is told once until it is heard again.
+        """Look for silent producers while the stream is not fed; report each once per silence.
 
         Without `on_silent` the next `look` raises it.
         """

@@ -146,7 +146,7 @@ class Restarts:
         return due
 
     def _call(self, name: str) -> bool:
-        """Make a call, if nobody has meanwhile; returns whether it was made."""
+        """Make a call unless another thread has meanwhile; return whether it was made."""
         with self._latch:
             each = self._waiting.pop(name, None)
             if each is None:

@@ -20,9 +20,9 @@ class StreamProducers:
     changes who counts is durable when the call returns. Not thread-safe: one thread feeds a stream,
     and passes heartbeats on.
 
-    A producer that has been silent for too long is found when that is so, whether somebody feeds or
-    not: by the timekeeper, on another thread. It is told to the stream's `on_silent`, once until
-    it is heard again; without that it is logged, and the next feed or heartbeat raises it.
+    A producer that is silent for too long is found at once, also while the stream is not fed: by
+    the timekeeper, on another thread. The stream's `on_silent` is called once until the producer is
+    heard again; without it the silence is logged, and the next feed or heartbeat raises it.
     """
 
     def __init__(self, run: StreamRun, membership: Membership):

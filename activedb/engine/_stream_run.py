@@ -57,7 +57,7 @@ class StreamRun:
     In columns (`activedb.engine.columns`) all that the punctuation has passed is one part, or few.
 
     Not thread-safe: one thread feeds a stream. Beside it the timekeeper looks for producers that
-    are silent, when nobody feeds.
+    are silent while the stream is not fed.
 
     Attributes
     ----------
@@ -307,7 +307,7 @@ class StreamRun:
             self._watch(self.stream.name, membership.silent_from_us(), self._find_silent)
 
     def _find_silent(self) -> None:
-        """Look for silent producers, unless somebody feeds, who looks, too."""
+        """Look for silent producers, unless another thread feeds: a feed looks, too."""
         membership = self._membership
         assert membership is not None
         if not self.latch.acquire(blocking=False):

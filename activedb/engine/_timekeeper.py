@@ -70,7 +70,7 @@ class Timekeeper:
         self._starting = threading.RLock()  # again on this thread if the system has no other one
         self._latch = threading.Lock()
         self._busy: set[object] = set()
-        # What fell due while somebody was at the rule, when.
+        # Moments that fell due while another thread was at the rule.
         self._again: dict[object, list[int]] = {}
         self._woken = threading.Event()
         self._is_closed = False

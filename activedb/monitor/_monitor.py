@@ -7,17 +7,26 @@ import os
 import platform
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
 from activedb.config import mask_url
-from activedb.errors import ConfigurationError, NotRecorded
+from activedb.errors import (
+    BadEvent,
+    ConfigurationError,
+    DefinitionError,
+    NotRecorded,
+    RowNotFound,
+    RuleFailed,
+)
 from activedb.events import encode
 from activedb.metrics import Histogram
 from activedb.monitor._deadlocks import replay, summary
 from activedb.monitor._life import Life
 from activedb.monitor._showing import Showing
+from activedb.monitor._source import ReadOnly
 from activedb.monitor._stories import node, short, story
 from activedb.monitor._streams import Totals, stream_rows
 from activedb.monitor._subject import Subject
@@ -33,6 +42,7 @@ _PENDING_MAX = 500
 _BATCHES_MAX = 500
 _DRAWN_MAX = 60
 _ON_CHARS_MAX = 200
+_BY = "the monitor"  # who has decided what was decided from outside
 
 
 class Monitor:
@@ -189,11 +199,31 @@ class Monitor:
         """See `Source`. O(decisions)."""
         self._check_open()
         found = self._db.decisions.list(open=True)
-        shown = [each.record() for each in found[:_PENDING_MAX]]
+        shown = [{**each.record(), "texts": each.texts()} for each in found[:_PENDING_MAX]]
         if not self._showing.values:
-            hidden = {"candidates": "«…»", "certain": "«…»", "why": "«…»", "completed_by": "«…»"}
-            shown = [{**each, **hidden} for each in shown]
+            for row in shown:
+                for part in ("candidates", "certain", "why", "texts"):
+                    row[part] = ["«…»"] * len(row[part])
+                row["completed_by"] = "«…»"
         return {"total": len(found), "decisions": shown}
+
+    def resolve(self, id: str, chosen: Sequence[int]) -> None:
+        """See `Source`; the matches are made in a transaction of their own."""
+        self._check_writable("decisions cannot be made")
+        self._check_open()
+        try:
+            self._db.decisions.resolve(id, chosen, by=_BY)
+        except RowNotFound as error:
+            raise DefinitionError(str(error)) from error
+        except (RuleFailed, BadEvent) as error:
+            if self._showing.values:
+                raise
+            why = (
+                f"rule {error.rule} has failed"
+                if isinstance(error, RuleFailed)
+                else "two of the chosen exclude each other"
+            )
+            raise type(error)(f"{why}, and the decision is open as before") from error
 
     def pending(self) -> dict[str, Any]:
         """See `Source`. O(firings)."""
@@ -212,11 +242,12 @@ class Monitor:
 
     def switch(self, rule: str, enabled: bool) -> None:
         """See `Source`; it is done by a transaction of its own."""
-        if not self._db.settings.monitor_writable:
-            raise ConfigurationError(
-                "rules cannot be switched from here: set monitor_writable, and monitor_token"
-            )
+        self._check_writable("rules cannot be switched")
         self._db._rules.switch(rule, enabled=enabled)
+
+    def _check_writable(self, what: str) -> None:
+        if not self._db.settings.monitor_writable:
+            raise ReadOnly(f"{what} from here: set monitor_writable, and monitor_token")
 
     def _check_open(self) -> None:
         """Ask the server nothing any more: a statement would open a connection nobody closes."""

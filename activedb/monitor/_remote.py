@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -142,6 +143,11 @@ class RemoteMonitor:
         """See `Source`."""
         return self._get("/api/decisions")
 
+    def resolve(self, id: str, chosen: Sequence[int]) -> None:
+        """See `Source`."""
+        choose = ",".join(map(str, chosen)) or "none"
+        self._post(f"/api/decisions/{quote(id, safe='')}/resolve?choose={choose}")
+
     def pending(self) -> dict[str, Any]:
         """See `Source`."""
         return self._get("/api/pending")
@@ -149,10 +155,7 @@ class RemoteMonitor:
     def switch(self, rule: str, enabled: bool) -> None:
         """See `Source`."""
         verb = "enable" if enabled else "disable"
-        status, told = self._ask("POST", f"/api/rules/{quote(rule, safe='')}/{verb}")
-        if status == http.HTTPStatus.NOT_FOUND:
-            raise DefinitionError(str(told.get("error")))
-        self._check(status, told)
+        self._post(f"/api/rules/{quote(rule, safe='')}/{verb}")
 
     def close(self) -> None:
         """Keep no connections any more; safe to call again."""
@@ -161,6 +164,12 @@ class RemoteMonitor:
             idle, self._idle = self._idle, []
         for connection in idle:
             connection.close()
+
+    def _post(self, path: str) -> None:
+        status, told = self._ask("POST", path)
+        if status == http.HTTPStatus.NOT_FOUND:
+            raise DefinitionError(str(told.get("error")))
+        self._check(status, told)
 
     def _get(self, path: str) -> dict[str, Any]:
         status, told = self._ask("GET", path)

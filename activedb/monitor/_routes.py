@@ -8,8 +8,14 @@ from http import HTTPStatus
 from typing import Any, TypeAlias
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from activedb.errors import ConfigurationError, DefinitionError
-from activedb.monitor._source import Source
+from activedb.errors import (
+    BadEvent,
+    ConfigurationError,
+    DecisionClosed,
+    DefinitionError,
+    RuleFailed,
+)
+from activedb.monitor._source import ReadOnly, Source
 
 __all__ = ["Answer", "Metrics", "Refused", "answer"]
 
@@ -69,7 +75,9 @@ def answer(
         raise Refused(HTTPStatus.BAD_REQUEST, f"the path cannot be read: {error}") from None
     words = [unquote(word) for word in parts.path.split("/")[1:]]
     try:
-        return _post(source, words) if is_post else _get(source, words, query, accept, metrics)
+        return (
+            _post(source, words, query) if is_post else _get(source, words, query, accept, metrics)
+        )
     except DefinitionError as error:
         raise Refused(HTTPStatus.NOT_FOUND, str(error)) from error
     except ConfigurationError as error:
@@ -109,22 +117,37 @@ def _get(
             return Answer(source.decisions())
         case ["api", "pending"]:
             return Answer(source.pending())
-        case ["api", "rules", _, "enable" | "disable"]:
+        case ["api", "rules", _, "enable" | "disable"] | ["api", "decisions", _, "resolve"]:
             raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, "use POST", {"Allow": "POST"})
     raise _nothing_there()
 
 
-def _post(source: Source, words: list[str]) -> Answer:
-    match words:
-        case ["api", "rules", rule, "enable" | "disable" as verb]:
-            try:
+def _post(source: Source, words: list[str], query: Mapping[str, list[str]]) -> Answer:
+    try:
+        match words:
+            case ["api", "rules", rule, "enable" | "disable" as verb]:
                 source.switch(rule, verb == "enable")
-            except DefinitionError:
-                raise
-            except ConfigurationError as error:
-                raise Refused(HTTPStatus.FORBIDDEN, str(error)) from error
-            return Answer({"rule": rule, "enabled": verb == "enable"})
+                return Answer({"rule": rule, "enabled": verb == "enable"})
+            case ["api", "decisions", id, "resolve"]:
+                chosen = _chosen(_one(query, "choose"))
+                source.resolve(id, chosen)
+                return Answer({"decision": id, "chosen": chosen})
+    except ReadOnly as error:
+        raise Refused(HTTPStatus.FORBIDDEN, str(error)) from error
+    except (BadEvent, DecisionClosed, RuleFailed) as error:
+        raise Refused(HTTPStatus.CONFLICT, str(error)) from error
     raise _nothing_there()
+
+
+def _chosen(text: str | None) -> list[int]:
+    """The numbers of candidates: ``0,2``; ``none``."""
+    if text is None:
+        raise Refused(
+            HTTPStatus.BAD_REQUEST, "say what is made: ?choose=0 (or 0,2), or ?choose=none"
+        )
+    if text == "none":
+        return []
+    return [_number("the number of a candidate", each) for each in text.split(",")]
 
 
 def _nothing_there() -> Refused:

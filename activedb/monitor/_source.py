@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
-__all__ = ["Source"]
+from activedb.errors import ConfigurationError
+
+__all__ = ["ReadOnly", "Source"]
+
+
+class ReadOnly(ConfigurationError):
+    """Nothing can be changed from outside."""
 
 
 class Source(Protocol):
@@ -53,6 +60,23 @@ class Source(Protocol):
 
     def decisions(self) -> dict[str, Any]:
         """The decisions that are open: how many, and the first ones."""
+        ...
+
+    def resolve(self, id: str, chosen: Sequence[int]) -> None:
+        """Decide: make the candidates of these numbers, and no other; none: make nothing.
+
+        Raises
+        ------
+        ConfigurationError
+            If decisions cannot be made from outside, or it has no such candidate; through HTTP
+            also for the two below.
+        DefinitionError
+            If there is no such decision.
+        DecisionClosed
+            If it was decided before, or can no longer be made.
+        RuleFailed, BadEvent
+            If the rule raises, or two of the chosen exclude each other. It is open as before.
+        """
         ...
 
     def pending(self) -> dict[str, Any]:

@@ -132,7 +132,7 @@ class Write(Operation):
         if value is None:
             raise Abort(f"{target!r} was not written: the function gave None")
         kept = target.table.check_value(value)
-        # What is kept is nobody else's: who gets the result may change that in place.
+        # The value that is kept is a copy, so whoever gets the result may change that in place.
         return Effect([(target.table, key, kept)], kept if target.table.size else value)
 
 

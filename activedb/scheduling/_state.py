@@ -21,8 +21,8 @@ _Version = tuple[At, Any]
 class Versions:
     """The versions of one shared table.
 
-    What is kept is changed by nobody: `write` is given a value that `SharedTable.check_value` has
-    returned, and who reads gets a copy of what can be changed in place.
+    A value that is kept never changes: `write` is given one that `SharedTable.check_value` has
+    returned, and a reader gets a copy of a value that can be changed in place.
 
     Attributes
     ----------

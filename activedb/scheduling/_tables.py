@@ -49,7 +49,7 @@ class SharedTable:
     key : type, optional
         What keys have to be instances of; by default anything hashable. ``int`` takes no ``bool``.
     initial : object
-        The value of a key that nobody has written.
+        The value of a key that has not been written.
     history : float, optional
         How far back windows over it may reach, in seconds; versions are kept so long.
     size : int, optional

@@ -1,4 +1,4 @@
-"""Copies of values, so that nobody changes in place what others read."""
+"""Copies of values, so that a change in place does not reach other readers."""
 
 from __future__ import annotations
 

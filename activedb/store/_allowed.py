@@ -1,7 +1,7 @@
 """Rights of a connection's role to call the server's functions, and the feature each is for.
 
-Every role may call these functions unless somebody has taken that right away. Then the feature
-goes, and nothing else; without those that locks and settings need there is nothing to be had.
+Every role may call these functions unless the right was revoked. Then the role goes without that
+feature and keeps the others; without the functions that locks and settings need it is refused.
 """
 
 from __future__ import annotations

@@ -247,7 +247,7 @@ def _bounded(gen: PQGen[T], driver: psycopg.Connection[Any], at_s: float) -> PQG
             ready = yield wait
             now_s = time.monotonic()
             if now_s > (last_s if ready else at_s):
-                driver.close()  # nobody can tell what comes next
+                driver.close()  # an answer may come at any time
                 raise psycopg.OperationalError("the time limit was over before the server answered")
             wait = gen.send(ready)
     except StopIteration as ended:

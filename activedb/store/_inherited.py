@@ -1,8 +1,8 @@
-"""Connections that a forked child inherits: it must neither use them nor say good-bye over them.
+"""Connections that a forked child inherits: it must neither use them nor end their sessions.
 
-Parent and child share each socket. So in the child its number is made to mean ``/dev/null``: what
-would still write to it reaches nobody, and the server sees the end of the connection when the
-parent's end is closed.
+Parent and child share each socket. So in the child its number is made to mean ``/dev/null``: a late
+write does not reach the server, and the server sees the end of the connection when the parent
+closes it.
 """
 
 from __future__ import annotations

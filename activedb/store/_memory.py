@@ -103,7 +103,7 @@ class MemoryStore(Store):
         )
 
     def give_hint(self, connection: Connection) -> None:
-        """Nothing: nobody else listens."""
+        """Do nothing: no other process listens."""
 
     def slot(self, name: str) -> Slot:
         raise ConfigurationError(

@@ -77,8 +77,8 @@ def number_of(connection: Connection, *, is_ours: bool, missing: Collection[str]
     Parameters
     ----------
     missing : collection of str
-        Functions that the role may not call. Without numbers it is empty, and nobody can say what
-        has become of the transaction.
+        Functions that the role may not call. Without those for numbers of transactions the text is
+        empty, and the outcome of the transaction stays unknown.
     """
     if not OUTCOMES.isdisjoint(missing):
         return ""

@@ -1,7 +1,7 @@
 """Limits of this thread's waits for the server: until the time limit of its work.
 
-Whoever runs work with a limit says so once, around it. Each wait below asks here: for an answer,
-for a connection, for a latch that somebody keeps while the server is asked.
+A caller with a limit sets it once, around the work. Each wait below asks for it here: a wait for an
+answer, for a connection, for a latch that another thread keeps while it asks the server.
 """
 
 from __future__ import annotations

@@ -143,13 +143,13 @@ decisions = Table(
     Column("recorded_at", DateTime(timezone=True), server_default=func.now(), nullable=False),
     Index("activedb_decisions_rule", "rule", "status"),
 )
-"""Choices that detectors have left open, as nobody knows the order of the events; written in the
-commit of the transaction that raised them. ``identity``: the choice, as the detector of the
-``rule`` calls it, whose event has the fingerprint ``event``; ``choice``: its candidates and their
-rivals, or None in place of them if they cannot be written. The ``status`` is ``open``; or
-``chosen``: somebody has decided, and the process that has the detector has not heard of it yet; or
-``resolved``. ``chosen``: numbers of candidates. ``stream`` and ``holder``: who has the detector, as
-in `detector_states`."""
+"""Choices that detectors leave open because the order of the events is unknown, written in the
+commit of the transaction that raised the events. ``identity``: name of the choice in the detector
+of the ``rule``, whose event has the fingerprint ``event``. ``choice``: the candidates and their
+rivals; if they cannot be written, texts of the candidates. ``status``: ``open``; ``chosen``, if the
+process that has the detector has still to apply the decision; ``resolved``. ``chosen``: numbers of
+candidates. ``stream`` and ``holder``: the process that has the detector, as in
+`detector_states`."""
 
 owned_tables = Table(
     "activedb_owned_tables",

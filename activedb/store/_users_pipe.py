@@ -37,8 +37,8 @@ class UsersPipe:
     def open_in(cls, home: Path, account: Account, programs: Path) -> UsersPipe | None:
         """Open the pipe of a server, and have it watched. REQUIRES: the start lock.
 
-        None if there is no pipe. A word in the log tells if nobody watches: then a server whose
-        last user is killed goes on until another user ends.
+        None if there is no pipe. If the watcher does not start, the log says so; then a server
+        whose last user is killed goes on until another user ends.
         """
         path = home / "users.pipe"
         try:

@@ -45,7 +45,7 @@ def _watch(reading: int, lock: int, programs: str, as_account: dict[str, object]
     while True:
         poll.poll()
         start = os.open("start.lock", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        fcntl.flock(start, fcntl.LOCK_EX)  # nobody starts or stops the server meanwhile
+        fcntl.flock(start, fcntl.LOCK_EX)  # no start or stop meanwhile
         users = os.open("users.lock", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)

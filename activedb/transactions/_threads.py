@@ -218,7 +218,7 @@ class sleeping_for:  # noqa: N801 - a context manager, used like a function
             _sleepers.pop(self._key, None)
 
     def standstill(self) -> tuple[Step, ...] | None:
-        """Return the cycle in which this thread sleeps, if nobody else can end it."""
+        """Return the cycle in which this thread sleeps, if no other thread can end it."""
         return find_standstill(self._key) if self._sleeper.stalled else None
 
 

@@ -1,4 +1,4 @@
-"""Choices that detectors have left open, as nobody knows the order of the events."""
+"""Choices that detectors leave open because the order of the events is unknown."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -86,6 +86,19 @@ def test_explain_follows_an_event_through_the_rules(job: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("column", "said"),
+    [("price", "there are 'count', 'id'"), ("counts", "did you mean 'count'?")],
+)
+def test_explain_of_a_column_that_the_table_does_not_have_names_its_columns(
+    job: Path, column: str, said: str
+) -> None:
+    done = activedb("rules", "explain", job, f"update stock.{column}", folder=job.parent)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"table stock has no column '{column}'" in done.stderr
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["show", "job.py", "reorders"], "'reorder'"),

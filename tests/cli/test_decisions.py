@@ -2,17 +2,68 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from sqlalchemy import Column, Integer, Table, Text, select
 
 import activedb as adb
 from activedb.events import AccuracyInterval
-from tests.cli.calling import Caller
+from tests.cli.calling import Caller, Said
 from tests.databases import until
 
 
 def stamp(node: str, low_us: int, high_us: int) -> AccuracyInterval:
     """A timestamp that is not known exactly."""
     return AccuracyInterval((low_us + high_us) // 2, low_us, high_us, node=node)
+
+
+PROGRAM = """
+import activedb as adb
+from sqlalchemy import Column, Integer, Table, Text
+
+db = adb.connect()
+doors = Table("doors", db.metadata, Column("id", Integer, primary_key=True), Column("name", Text))
+db.create_all()
+
+
+@db.rule(on=adb.seq(adb.event("OPEN"), adb.event("CLOSE")).same("door"))
+def closed(t, o):
+    t.update(doors, 1, name=o.params["door"])
+
+
+@db.rule(on=adb.updated(doors, "name"))
+def renamed(t, o): ...
+"""
+
+
+def test_explain_shows_the_open_decisions_of_the_rules(
+    call: Caller, database_url: str, tmp_path: Path
+) -> None:
+    program = tmp_path / "doors.py"
+    program.write_text(PROGRAM, encoding="utf-8")
+
+    def explain(event: str, *more: str) -> Said:
+        return call("rules", "explain", str(program), event, *more)
+
+    with adb.connect(database_url) as db:
+        rule = adb.seq(adb.event("OPEN"), adb.event("CLOSE")).same("door")
+        db.rule(on=rule, name="closed")(lambda t, o: None)
+        for second, door in enumerate(("front", "back")):
+            us = second * 1_000_000
+            db.signal("OPEN", timestamp=stamp("P", us, us + 20), door=door)
+            db.signal("CLOSE", timestamp=stamp("Q", us + 10, us + 30), door=door)
+        oldest, _ = db.decisions.list()
+        there = ("--url", database_url)
+        left = {"closed": {"number": 2, "oldest": oldest.id, "us": 20}}
+        for event in ("CLOSE", "OPEN"):  # it completes the rule's event, or is a part of it
+            assert explain(event, "--json", *there).json["decisions"] == left
+        said = explain("CLOSE", *there).out
+        assert "closed: 2 decisions are open, the oldest of 1970-01-01 00:00:00.000020 UTC" in said
+        assert f"activedb decisions show {oldest.id}; then resolve, with --choose NUMBER" in said
+        assert explain("update doors.name", "--json", *there).json["decisions"] == {}
+        assert explain("CLOSE", "--json").json["decisions"] == {}, "the one in memory has none"
+        db.decisions.resolve(oldest.id, [])
+        assert "closed: 1 decision is open" in explain("CLOSE", *there).out
 
 
 def test_decisions_are_listed_shown_and_made(call: Caller, database_url: str) -> None:

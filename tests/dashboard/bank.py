@@ -9,10 +9,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Column, Integer, Table, Text
+from sqlalchemy import Column, Integer, Table, Text, select
 
 import activedb as adb
 from activedb.errors import RuleFailed
+from activedb.events import AccuracyInterval
 from activedb.monitor import addresses
 
 ACCOUNTS = 400
@@ -109,6 +110,22 @@ class Bank:
         self.db.signal("odd <b>name</b>", n=1)
         self.db.signal("EXIT", worker=7)
         self.db.signal("ENTER", worker=7)
+
+    def leave_open(self, door: str) -> None:
+        """Leave a decision open: two events whose order their timestamps do not tell."""
+        pair = adb.seq(adb.event("OPEN"), adb.event("CLOSE")).same("door")
+
+        @self.db.rule(on=pair)
+        def closed(t: Any, o: Any) -> None:
+            t.insert(self.log, {"line": f"closed {o.params['door']}"})
+
+        for name, node, us in (("OPEN", "P", 0), ("CLOSE", "Q", 10)):
+            about = AccuracyInterval(us + 10, us, us + 20, node=node)
+            self.db.signal(name, timestamp=about, door=door)
+
+    def lines(self) -> list[str]:
+        """The lines of the log."""
+        return self.db.run(lambda t: [row.line for row in t.query(select(self.log))])
 
     def deadlock(self) -> None:
         """Two transactions that lock two accounts crosswise; the victim is tried again."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 import random
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
-from activedb.errors import ConfigurationError
+from activedb.errors import ConfigurationError, DecisionClosed
 
 HOSTILE = '<img src=x onerror="window.hacked=1"> {{ 7*7 }} `${7*7}` </script><script>hacked=1'
 STARTED_S = 1_770_000_000.0
@@ -56,6 +57,7 @@ class Recorded:
         self._now_s = time.time()
         self._forest: list[dict[str, Any]] = []
         self.switched: list[tuple[str, bool]] = []
+        self.resolved: dict[str, list[int]] = {}
 
     def state(self, since: int = 0) -> dict[str, Any]:
         """The next state."""
@@ -283,6 +285,29 @@ class Recorded:
                 },
             ],
         }
+
+    def decisions(self) -> dict[str, Any]:
+        """Two decisions of two candidates each, less those that are made, and one not shown."""
+        shown = [
+            {
+                "id": f"d{n}",
+                "rule": rule,
+                "us": int(STARTED_S * 1_000_000) + n,
+                "texts": [f"EXIT: EXIT {n}", f"EXIT: {HOSTILE}"],
+                "why": ["ENTER may be before EXIT", HOSTILE],
+            }
+            for n, rule in enumerate(("notify", HOSTILE))
+            if f"d{n}" not in self.resolved
+        ]
+        return {"total": len(shown) + 1, "decisions": shown}
+
+    def resolve(self, id: str, chosen: Sequence[int]) -> None:
+        """Decide."""
+        if not self._writable:
+            raise ConfigurationError("decisions cannot be made from outside")
+        if id in self.resolved:
+            raise DecisionClosed(f"decision {id} was decided before", decision=id)
+        self.resolved[id] = list(chosen)
 
     def pending(self) -> dict[str, Any]:
         """One firing."""

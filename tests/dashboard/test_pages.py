@@ -74,7 +74,8 @@ def test_every_page_fits_is_labelled_and_loads_nothing_from_elsewhere(
 
 def test_names_are_shown_as_they_are_and_never_read_as_markup(inside: Visit) -> None:
     page = inside.open("/rules")
-    row = page.get_by_role("row").filter(has_text="<img src=x onerror=")
+    rules = page.get_by_role("region", name="Rules", exact=True)
+    row = rules.get_by_role("row").filter(has_text="<img src=x onerror=")
     expect(row).to_have_count(1)
     assert page.locator(".adb-main img").count() == 0
 
@@ -99,16 +100,17 @@ def test_page_changes_as_one_looks_until_it_is_paused(inside: Visit) -> None:
 
 def test_table_is_sorted_and_filtered_from_the_keyboard(inside: Visit) -> None:
     page = inside.open("/rules")
-    heading = page.get_by_role("columnheader", name="Rule")
+    rules = page.get_by_role("region", name="Rules", exact=True)
+    heading = rules.get_by_role("columnheader", name="Rule")
     heading.get_by_role("button").focus()
     page.keyboard.press("Enter")
     expect(heading).to_have_attribute("aria-sort", "ascending")
-    names = page.locator("tbody tr td:first-child").all_inner_texts()
+    names = rules.locator("tbody tr td:first-child").all_inner_texts()
     assert names[1:] == sorted(names[1:], key=str.lower)
     page.keyboard.press("Enter")
     expect(heading).to_have_attribute("aria-sort", "descending")
     page.get_by_role("searchbox").fill("NOTIFY")
-    expect(page.locator("tbody tr")).to_have_count(1)
+    expect(rules.locator("tbody tr")).to_have_count(1)
     page.get_by_role("searchbox").fill("nothing has this")
     expect(page.get_by_text("No row has this text.")).to_be_visible()
 
@@ -129,6 +131,36 @@ def test_rule_is_switched_only_after_a_yes(inside: Visit) -> None:
     page.get_by_role("button", name="Enable write_down").click()
     page.get_by_role("alertdialog").get_by_role("button", name="Enable").click()
     expect(row).to_contain_text("enabled")
+
+
+def test_open_decision_is_made_only_after_a_yes_and_then_gone(inside: Visit) -> None:
+    page = inside.open("/rules")
+    region = page.get_by_role("region", name="Open decisions")
+    expect(region.locator("tbody tr")).to_have_count(4)
+    expect(page.get_by_text("1 more are not shown")).to_be_visible()
+    expect(region.get_by_text('EXIT: <img src=x onerror="window.hacked=1">').first).to_be_visible()
+    decide = page.get_by_role("button", name="Decide d0 1")
+    decide.click()
+    dialog = page.get_by_role("alertdialog")
+    expect(dialog).to_contain_text("Decide for rule notify?")
+    boxes = dialog.get_by_role("checkbox")
+    expect(boxes).to_have_count(2)
+    expect(boxes.nth(0)).not_to_be_checked()
+    expect(boxes.nth(1)).to_be_checked()
+    assert page.evaluate("window.hacked === undefined")
+    assert page.locator(".adb-dialog img").count() == 0
+    dialog.get_by_role("button", name="Cancel").click()
+    expect(dialog).to_have_count(0)
+    expect(region.locator("tbody tr")).to_have_count(4)
+    other = inside.open("/rules")  # opened before it is decided
+    decide.click()
+    page.get_by_role("alertdialog").get_by_role("button", name="Decide").click()
+    expect(page.get_by_text("It is decided")).to_be_visible()
+    expect(region.locator("tbody tr")).to_have_count(2)
+    other.get_by_role("button", name="Decide d0 0").click()
+    other.get_by_role("alertdialog").get_by_role("button", name="Decide").click()
+    expect(other.get_by_text("decision d0 was decided before")).to_be_visible()
+    assert page.evaluate("window.hacked === undefined")
 
 
 def test_events_of_one_kind_are_chosen(inside: Visit) -> None:

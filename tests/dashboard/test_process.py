@@ -179,6 +179,28 @@ def test_rule_is_switched_where_that_is_allowed_and_the_end_of_the_process_is_to
     assert [word for word in ("accounts", "write_down", token, TOKEN) if word in log] == []
 
 
+def test_open_decision_is_made_where_that_is_allowed(tmp_path: Path, visit: Open) -> None:
+    bank = Bank(tmp_path, writable=True)
+    bank.leave_open("<b>vault</b>")
+    command = ("--attach", bank.address, "--attach-token", TOKEN, "--port", "0", "--writable")
+    with (
+        contextlib.closing(bank),
+        started("activedb", "dashboard", *command, "--no-open") as (address, _),
+    ):
+        host, _, token = address.partition("?")
+        page = visit(host).open(f"/rules?{token}")
+        row = page.get_by_role("region", name="Open decisions").get_by_role("row")
+        expect(row.filter(has_text="<b>vault</b>")).to_contain_text("closed")
+        row.get_by_role("button", name="Decide ").click()
+        dialog = page.get_by_role("alertdialog")
+        expect(dialog).to_contain_text("<b>vault</b>")
+        dialog.get_by_role("button", name="Decide").click()
+        expect(page.get_by_text("None is open.")).to_be_visible()
+        (decision,) = bank.db.decisions.list()
+        assert (decision.status, decision.chosen, decision.by) == ("resolved", (0,), "the monitor")
+        assert bank.lines() == ["closed <b>vault</b>"]
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -392,9 +392,7 @@ def test_immediate_recursion_ends_in_an_error_with_the_chain_of_rules(
             t.update(ledger.accounts, 1, balance=0)
             ledger.db.signal("E")
 
-    with pytest.raises(
-        CycleLimitExceeded, match=r"ping \(5 times\) → pong \(4 times\)"
-    ) as caught:
+    with pytest.raises(CycleLimitExceeded, match=r"ping \(5 times\) → pong \(4 times\)") as caught:
         in_thread(recurse).result(PATIENCE_S)
     assert len(str(caught.value)) < 500
     assert ledger.balances() == {1: 10}

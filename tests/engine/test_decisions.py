@@ -51,6 +51,14 @@ def figure_3(ledger: Ledger, **types: str) -> Stream:
     return stream
 
 
+def overlapping(ledger: Ledger) -> None:
+    """Leave open whether A1 is before B2."""
+    stream = declare(ledger)
+    register(ledger, stream, P="A", Q="B")
+    ledger.db.feed(stream, [sent("A1", "P", 0, 20), sent("B2", "Q", 10, 30)])
+    beat(ledger, stream, 90)
+
+
 def beat(ledger: Ledger, stream: Stream, us: int) -> None:
     """Let all producers tell that they have sent what is before."""
     producers = ledger.db.producers(stream)
@@ -114,10 +122,7 @@ def test_what_is_chosen_triggers_the_rule_once(ledger: Ledger) -> None:
 
 def test_nothing_chosen_makes_nothing(ledger: Ledger) -> None:
     log(ledger, adb.seq(A, B))
-    stream = declare(ledger)
-    register(ledger, stream, P="A", Q="B")
-    ledger.db.feed(stream, [sent("A1", "P", 0, 20), sent("B2", "Q", 10, 30)])
-    beat(ledger, stream, 90)
+    overlapping(ledger)
     decision = first(ledger)
     assert ledger.db.decisions.resolve(decision.id, []).chosen == ()
     assert ledger.lines() == []
@@ -126,10 +131,7 @@ def test_nothing_chosen_makes_nothing(ledger: Ledger) -> None:
 
 def test_candidate_itself_may_be_given(ledger: Ledger) -> None:
     log(ledger, adb.seq(A, B))
-    stream = declare(ledger)
-    register(ledger, stream, P="A", Q="B")
-    ledger.db.feed(stream, [sent("A1", "P", 0, 20), sent("B2", "Q", 10, 30)])
-    beat(ledger, stream, 90)
+    overlapping(ledger)
     decision = first(ledger)
     ledger.db.decisions.resolve(decision.id, decision.candidates)
     assert ledger.lines() == ["A1-B2"]

@@ -14,7 +14,8 @@ import pytest
 
 import activedb as adb
 from activedb.config import Settings
-from activedb.errors import ConfigurationError
+from activedb.errors import ConfigurationError, DefinitionError
+from activedb.events import AccuracyInterval
 from activedb.monitor import MonitorServer, RemoteMonitor, _server
 from activedb.monitor._access import Access
 from tests.databases import PATIENCE_S, until
@@ -255,6 +256,78 @@ def test_server_that_is_read_only_refuses_to_switch(open_one: Watched, call: Cal
     status, told = call("/api/rules/rule/disable", "POST", b"{}", Content_Type="application/json")
     assert (status, "monitor_writable" in told["error"]) == (403, True)
     assert open_one.state()["rules"][0]["enabled"] is True
+
+
+def leave_open(watched: Watched, *doors: str) -> list[str]:
+    """Leave a decision open for each door, whose rule fails for "jammed"; their ids."""
+
+    @watched.db.rule(on=adb.seq(adb.event("OPEN"), adb.event("CLOSE")).same("door"))
+    def closed(t: adb.Transaction, o: adb.Occurrence) -> None:
+        if o.params["door"] == "jammed":
+            raise ValueError(f"{o.params['door']} is secret")
+        t.insert(watched.accounts, {"id": 70, "balance": 0})
+
+    for second, door in enumerate(doors):
+        us = second * 1_000_000
+        watched.db.signal("OPEN", timestamp=stamp("P", us, us + 20), door=door)
+        watched.db.signal("CLOSE", timestamp=stamp("Q", us + 10, us + 30), door=door)
+    return [each.id for each in watched.db.decisions]
+
+
+def stamp(node: str, low_us: int, high_us: int) -> AccuracyInterval:
+    return AccuracyInterval((low_us + high_us) // 2, low_us, high_us, node=node)
+
+
+def test_server_makes_decisions_only_if_that_is_allowed(memory: Callable[..., Watched]) -> None:
+    watched = memory(monitor_token=TOKEN, monitor_writable=True)
+    front, back, jammed = leave_open(watched, "front", "back", "jammed")
+    call = Caller(url_of(watched))
+    told = {"Authorization": f"Bearer {TOKEN}"}
+    right = {**told, "Content_Type": "application/json"}
+
+    def resolve(id: str, choose: str, **headers: str) -> tuple[int, Any]:
+        path = f"/api/decisions/{id}/resolve{choose}"
+        return call(path, "POST", b"{}", **(headers or right))
+
+    status, listed = call("/api/decisions", **told)
+    assert (status, listed["total"]) == (200, 3)
+    assert [each["id"] for each in listed["decisions"]] == [front, back, jammed]
+    assert listed["decisions"][0]["texts"] == ["«…»"], "values are hidden"
+    assert "front" not in json.dumps(listed)
+    assert resolve(front, "?choose=0", Content_Type="application/json")[0] == 401
+    assert resolve(front, "?choose=0", **told)[0] == 415
+    assert resolve(front, "?choose=0", **right, Origin="http://evil.example")[0] == 403
+    assert call(f"/api/decisions/{front}/resolve?choose=0", **told)[0] == 405
+    for wrong in ("", "?choose=", "?choose=x", "?choose=7", "?choose=-1", "?choose=0&choose=0"):
+        assert resolve(front, wrong)[0] == 400, wrong
+    assert resolve("nothing", "?choose=0")[0] == 404
+    assert len(list(watched.db.decisions)) == 3
+    assert resolve(front, "?choose=0") == (200, {"decision": front, "chosen": [0]})
+    assert watched.db.run(lambda t: t.get(watched.accounts, 70)) is not None
+    assert resolve(front, "?choose=none")[0] == 409
+    assert resolve(back, "?choose=none") == (200, {"decision": back, "chosen": []})
+    status, said = resolve(jammed, "?choose=0")
+    assert (status, "open as before" in said["error"], "secret" in said["error"]) == (
+        409, True, False,
+    )  # fmt: skip
+    assert [each.id for each in watched.db.decisions] == [jammed]
+    with RemoteMonitor(url_of(watched), TOKEN) as remote:
+        assert remote.decisions()["total"] == 1
+        with pytest.raises(DefinitionError, match="no decision 'a/b'"):
+            remote.resolve("a/b", [0])
+        with pytest.raises(ConfigurationError, match="was decided by the monitor"):
+            remote.resolve(back, [0])
+        remote.resolve(jammed, [])
+    assert list(watched.db.decisions) == []
+    call.connection.close()
+
+
+def test_server_that_is_read_only_refuses_to_decide(open_one: Watched, call: Caller) -> None:
+    (front,) = leave_open(open_one, "front")
+    path = f"/api/decisions/{front}/resolve?choose=0"
+    status, told = call(path, "POST", b"{}", Content_Type="application/json")
+    assert (status, "monitor_writable" in told["error"]) == (403, True)
+    assert [each.id for each in open_one.db.decisions] == [front]
 
 
 @pytest.mark.parametrize(

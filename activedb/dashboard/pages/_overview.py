@@ -143,7 +143,7 @@ def _attention(snapshot: Snapshot) -> list[Row]:
         if rule.get("undecided"):
             add(
                 f"rule {short(rule['name'], 60)} has {many(rule['undecided'], 'open decision')}",
-                f"activedb decisions list --rule {short(rule['name'], 60)}, then resolve",
+                "the page of the rules lists them; make them there, or with activedb decisions",
                 "/rules",
             )
     now_s = state["process"]["now_s"]

@@ -1,8 +1,11 @@
-"""The rule catalog, and switching rules if that is allowed."""
+"""The rule catalog and the open decisions; switching and deciding if that is allowed."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
 from nicegui import ui
 
@@ -10,16 +13,18 @@ from activedb.dashboard import _columns, _rows
 from activedb.dashboard._cells import Column
 from activedb.dashboard._elements import Figure, text
 from activedb.dashboard._frame import frame, section
+from activedb.dashboard._live import Live
 from activedb.dashboard._poller import Poller, Snapshot
 from activedb.dashboard._words import count, short
 
 __all__ = ["rules_page"]
 
 _SWITCH = Column("act", "Switch", kind="action", sort=False)
+_RESOLVE = Column("act", "Decide", kind="action", sort=False)
 
 
-def rules_page(poller: Poller, *, is_writable: bool) -> None:
-    """Each rule with what it did; enabled and disabled after a question, if that is allowed."""
+async def rules_page(poller: Poller, *, is_writable: bool) -> None:
+    """Each rule with what it did, and what it leaves open; changed after a question, if allowed."""
     with frame(poller, "Rules", "/rules") as live:
         live.figures("Rules", _figures)
         how = (
@@ -42,6 +47,9 @@ def rules_page(poller: Poller, *, is_writable: bool) -> None:
                 height="44rem",
                 on_act=(lambda name, action: _ask(poller, name, action)) if is_writable else None,
             )
+        process = (poller.snapshot.state or {}).get("process", {})
+        is_decided_here = is_writable and bool(process.get("writable"))
+        await _Decisions(poller, is_writable=is_decided_here).add(live)
 
 
 def _figures(snapshot: Snapshot) -> list[Figure]:
@@ -62,18 +70,97 @@ async def _ask(poller: Poller, name: str, action: str) -> None:
     if action not in ("Enable", "Disable"):
         return
     enabled = action == "Enable"
-    question = f"{action} rule {short(name, 80)}?"
+    said = (
+        "It will be triggered again, and its quarantine, if it is in one, ends."
+        if enabled
+        else "Events will not trigger it any more. What it has been triggered for still runs."
+    )
+    if not await _is_sure(f"{action} rule {short(name, 80)}?", action, lambda: text("p", said)):
+        return
+    if await _is_done(lambda: poller.source.switch(name, enabled)):
+        await poller.look()
+        done = "enabled" if enabled else "disabled"
+        ui.notify(f"Rule {short(name, 80)} is {done}", type="positive")
+
+
+class _Decisions:
+    """The section of the open decisions, a row for each candidate."""
+
+    def __init__(self, poller: Poller, *, is_writable: bool):
+        self._poller = poller
+        self._is_writable = is_writable
+        self._found: dict[str, Any] = {"total": 0, "decisions": []}
+
+    async def add(self, live: Live) -> None:
+        """Put the section into the page; the rows are those of its opening, less what is made."""
+        problem = ""
+        try:
+            await self._look()
+        except Exception as error:
+            problem = short(error, 300)
+        how = (
+            "Decide shows all candidates of a decision, and asks which of them are made."
+            if self._is_writable
+            else "Decide with activedb decisions resolve, or here: start the dashboard with "
+            "--writable, and the process with monitor_writable."
+        )
+        with section(
+            "Open decisions",
+            f"As of the opening of this page: possible matches that the timestamps alone do not "
+            f"decide, the oldest first. {how}",
+        ):
+            if problem:
+                text("p", problem, "adb-alarm")
+                return
+            more = self._found["total"] - len(self._found["decisions"])
+            if more > 0:
+                said = f"{count(more)} more are not shown; activedb decisions list --json has all."
+                text("p", said, "adb-small")
+            live.table(
+                "Open decisions",
+                (*_columns.DECISIONS, *([_RESOLVE] if self._is_writable else [])),
+                lambda _: _rows.decisions(self._found["decisions"]),
+                empty="None is open.",
+                on_act=self._ask if self._is_writable else None,
+                shared=False,
+            )
+
+    async def _look(self) -> None:
+        self._found = await asyncio.to_thread(self._poller.source.decisions)
+
+    async def _ask(self, key: str, action: str) -> None:
+        """Ask which candidates of a row's decision are made, and have them made."""
+        id, _, number = key.rpartition(" ")
+        found = [each for each in self._found["decisions"] if each["id"] == id]
+        if action != "Decide" or not found:
+            return
+        boxes: list[ui.checkbox] = []
+
+        def choices() -> None:
+            text("p", "Those that are ticked are made and trigger the rule, the others never are.")
+            for n, each in enumerate(found[0]["texts"]):
+                boxes.append(ui.checkbox(f"{n}: {short(each, 300)}", value=str(n) == number))
+
+        question = f"Decide for rule {short(found[0]['rule'], 80)}?"
+        if not await _is_sure(question, "Decide", choices):
+            return
+        chosen = [n for n, box in enumerate(boxes) if box.value]
+        if not await _is_done(lambda: self._poller.source.resolve(id, chosen)):
+            return
+        with suppress(Exception):  # those shown before stay
+            await self._look()
+        await self._poller.look()
+        ui.notify("It is decided", type="positive")
+
+
+async def _is_sure(question: str, action: str, explain: Callable[[], object]) -> bool:
+    """Ask in a dialog, which `explain` fills, whether to do something."""
     with (
         ui.dialog() as dialog,
         text("div", classes="adb-dialog", role="alertdialog", aria_label=question),
     ):
         text("h2", question)
-        text(
-            "p",
-            "It will be triggered again, and its quarantine, if it is in one, ends."
-            if enabled
-            else "Events will not trigger it any more. What it has been triggered for still runs.",
-        )
+        explain()
         with text("div", classes="adb-buttons"):
             text("button", "Cancel", "adb-button", type="button").on(
                 "click", lambda: dialog.submit(False), []
@@ -81,14 +168,16 @@ async def _ask(poller: Poller, name: str, action: str) -> None:
             text("button", action, "adb-button adb-strong", type="button").on(
                 "click", lambda: dialog.submit(True), []
             )
-    is_sure = await dialog
+    is_sure = bool(await dialog)
     dialog.delete()
-    if not is_sure:
-        return
+    return is_sure
+
+
+async def _is_done(do: Callable[[], None]) -> bool:
+    """Have the process do something; what goes wrong is shown."""
     try:
-        await asyncio.to_thread(poller.source.switch, name, enabled)
+        await asyncio.to_thread(do)
     except Exception as error:
         ui.notify(short(error, 300), type="negative", timeout=10_000, close_button="Close")
-        return
-    await poller.look()
-    ui.notify(f"Rule {short(name, 80)} is {'enabled' if enabled else 'disabled'}", type="positive")
+        return False
+    return True
