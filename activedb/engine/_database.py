@@ -557,7 +557,7 @@ class Database:
         when = self._clock.now() if timestamp is None else timestamp
         if timestamp is None and t is not None:
             when = t.timestamp
-        o = Occurrence(name, when, params, kind=kind)
+        o = Occurrence(name, when, params, kind=kind).apart()  # the caller may change its lists
         self._columns.check_raised(o)
         if timestamp is not None:
             self._future.check(f"event {name!r}", o.low_us)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Never
+from typing import Any, Never, Self
 
 from activedb.errors import BadEvent
 from activedb.events._accuracy import AccuracyInterval
 from activedb.events._timestamps import Timestamp, microseconds
 from activedb.named_values import NamedValues
+from activedb.values import IMMUTABLE, containers_copied, copied
 
 __all__ = ["Occurrence", "Parts", "occurrence"]
 
@@ -164,6 +165,35 @@ class Occurrence:
         _put_old(self, before)
         _put_new(self, after)
 
+    def apart(self) -> Self:
+        """The occurrence, or one like it whose lists and dicts can be changed: they are its own.
+
+        O(parameters) if it has none of them.
+        """
+        old, new, parts = self.old, self.new, self.parts
+        if old is None and new is None:
+            params = _separated(self.params, containers_copied)
+            is_same = params is self.params
+            if parts:
+                parts = {name: _part_apart(part) for name, part in parts.items()}
+                is_same = is_same and all(part is self.parts[name] for name, part in parts.items())
+        else:
+            old = None if old is None else _separated(old, copied)
+            new = None if new is None else _separated(new, copied)
+            params = new or old or _NOTHING
+            is_same = old is self.old and new is self.new
+        if is_same:
+            return self
+        found = object.__new__(type(self))
+        for slot in Occurrence.__slots__:
+            object.__setattr__(found, slot, getattr(self, slot))
+        _put_params(found, params)
+        _put_old(found, old)
+        _put_new(found, new)
+        if parts:
+            _put_parts(found, MappingProxyType(parts))
+        return found
+
     @property
     def producer(self) -> str | None:
         """The node that detected it; None if its timestamp does not tell."""
@@ -287,6 +317,25 @@ def _extent(name: str, parts: Parts, low_us: int, high_us: int) -> tuple[int, in
             f"the parts of {name!r} must be occurrences or tuples of them, not {part!r}"
         ) from None
     return low_us, high_us
+
+
+def _separated(values: Mapping[str, Any], own: Callable[[Any], Any]) -> Mapping[str, Any]:
+    """The same mapping, or one with copies of the values that can be changed, if there are any."""
+    for value in values.values():
+        if type(value) not in IMMUTABLE:
+            break
+    else:
+        return values
+    pairs = ((n, v if type(v) in IMMUTABLE else own(v)) for n, v in values.items())
+    return MappingProxyType(NamedValues(pairs) if own is copied else dict(pairs))
+
+
+def _part_apart(part: Occurrence | tuple[Occurrence, ...]) -> Occurrence | tuple[Occurrence, ...]:
+    """As `Occurrence.apart`, of a part, which may be Kleene."""
+    if not isinstance(part, tuple):
+        return part.apart()
+    own = tuple([o.apart() for o in part])
+    return own if any(a is not b for a, b in zip(own, part, strict=True)) else part
 
 
 def _row(mapping: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -244,12 +244,13 @@ class Rule:
         """Whether the condition, if there is one, is true of `o` in `t`."""
         if self.when is None:
             return True
-        said = self.when(t, o, **self._of_when)
+        said = self.when(t, o.apart(), **self._of_when)
         return bool(checked_result(said, f"the condition (when=) of rule {self.name}"))
 
     def act(self, t: Transaction, o: Occurrence) -> None:
         """Run the action in `t` for `o`."""
-        checked_result(self.action(t, o, **self._of_action), f"the action of rule {self.name}")
+        said = self.action(t, o.apart(), **self._of_action)
+        checked_result(said, f"the action of rule {self.name}")
 
 
 def _one_of(choices: Iterable[E], value: str, rule: str, option: str) -> E:

@@ -9,7 +9,7 @@ from typing import Any
 from activedb.errors import AccessError
 from activedb.scheduling._operations import Abort, Effect, Operation
 from activedb.scheduling._tables import REMOVED, Computed, Range, Ref, SharedTable, at_key
-from activedb.scheduling._values import copied
+from activedb.values import copied
 
 __all__ = ["Body", "View"]
 

@@ -11,7 +11,7 @@ from activedb.errors import DefinitionError
 from activedb.scheduling._operations import Writes
 from activedb.scheduling._s_transactions import At
 from activedb.scheduling._tables import REMOVED, Range, Ref, SharedTable, at_key
-from activedb.scheduling._values import IMMUTABLE, copied
+from activedb.values import IMMUTABLE, copied
 
 __all__ = ["State", "Versions"]
 

@@ -10,7 +10,7 @@ from uuid import uuid4
 from weakref import WeakValueDictionary
 
 from activedb.errors import AccessError, DefinitionError
-from activedb.scheduling._values import IMMUTABLE, copied
+from activedb.values import IMMUTABLE, copied
 
 __all__ = ["REMOVED", "Computed", "Parameter", "Range", "Ref", "SharedTable", "at_key"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import datetime
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,6 +40,7 @@ from sqlalchemy.exc import NoInspectionAvailable
 from activedb.errors import DefinitionError, InvalidRow, UnknownColumn
 from activedb.named_values import NamedValues
 from activedb.spelling import nearest
+from activedb.values import IMMUTABLE, copied
 
 __all__ = ["Key", "Row", "TableSpec", "Tables", "is_storable"]
 
@@ -49,8 +49,6 @@ Row: TypeAlias = Mapping[str, Any]
 
 Key: TypeAlias = tuple[Any, ...]
 """Values of the primary key, in column order; always a tuple."""
-
-_CONTAINERS = (list, dict, set, bytearray)
 
 _CHECKED: tuple[tuple[type[Any], type[Any] | tuple[type[Any], ...]], ...] = (
     (Boolean, bool),
@@ -231,7 +229,7 @@ class TableSpec:
             return row
         return MappingProxyType(
             NamedValues(
-                (name, copy.deepcopy(value) if isinstance(value, _CONTAINERS) else value)
+                (name, value if type(value) in IMMUTABLE else copied(value))
                 for name, value in row.items()
             )
         )
@@ -308,7 +306,7 @@ class TableSpec:
             single = self._singles.get(name)
             if single is not None and isinstance(value, str):
                 return self._as_one(name, value, single)
-            return copy.deepcopy(value) if isinstance(value, _CONTAINERS) else value
+            return value if type(value) in IMMUTABLE else self._as_own(name, value)
         if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
             raise InvalidRow(
                 f"table {self.name}: column {name} takes {self._columns[name].type!r}, "
@@ -334,6 +332,18 @@ class TableSpec:
             value = normal(str(value))
         step = self._steps.get(name)
         return value if step is None else _rounded(value, step)
+
+    def _as_own(self, name: str, value: Any) -> Any:
+        """A copy of `value`, so that nobody else changes it in place."""
+        if isinstance(value, memoryview):
+            return bytes(value)  # as the database returns it
+        try:
+            return copied(value)
+        except Exception as error:
+            raise InvalidRow(
+                f"table {self.name}: column {name} takes values that can be copied, not "
+                f"{type(value).__name__} ({type(error).__name__}: {error})"
+            ) from error
 
     def _as_one(self, name: str, value: str, single: Callable[[str], Any]) -> Any:
         """The one value that stands for `value`: keys are compared here as well as there."""

@@ -28,7 +28,7 @@ from activedb.engine.workflows._running import Running
 from activedb.engine.workflows._state import WorkflowState
 from activedb.engine.workflows._taking import Taking
 from activedb.errors import ConfigurationError, TransactionStateError
-from activedb.events import encode_params
+from activedb.events import decode_params, encode_params
 from activedb.spelling import did_you_mean
 from activedb.store import Recorded, WorkflowJournal
 from activedb.streams import AtomicBatch
@@ -198,7 +198,7 @@ class BatchRun:
         executed: list[str] = []
 
         def work(t: Transaction) -> Record:
-            rows = given_out(program, chosen.function(t, **arguments))
+            rows = given_out(program, chosen.function(t, **decode_params(kept)))  # each try its own
             executed.clear()
 
             def record(state: WorkflowState, recorded: Recorded) -> None:

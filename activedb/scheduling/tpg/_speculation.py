@@ -8,9 +8,9 @@ from typing import Any
 from activedb.scheduling._operations import Effect
 from activedb.scheduling._state import State
 from activedb.scheduling._tables import Range, Ref, at_key
-from activedb.scheduling._values import copied
 from activedb.scheduling.tpg._pinning import same_values
 from activedb.scheduling.tpg._vertex import BLK, Guess, Vertex
+from activedb.values import copied
 
 __all__ = ["Speculation"]
 
