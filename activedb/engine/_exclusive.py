@@ -52,7 +52,7 @@ class Exclusive:
     tries have such intents in common, and an aborted try decides nothing. When the work commits,
     those whose triggering transaction has committed with it are erased by that commit, and those
     of earlier tries; those whose triggering subtransaction has aborted fall due. When the work has
-    failed for good, all do.
+    failed for good, all do; so do those of a workflow's transaction that is given up.
 
     Two are not recorded at the event. A stream's batch is done again after a crash, and its commit
     records what falls due. A caller's transaction on the memory twin keeps all others waiting, and
@@ -135,6 +135,20 @@ class Exclusive:
                 self._fall_due(due)
             else:
                 self._launcher.start(due)
+
+    def giving_up(self, connection: Any, run_name: str) -> None:
+        """Record all that a batch has triggered in any try, with the commit that gives it up."""
+        with self._latch:
+            intents = self._works.get(run_name)
+            rows = [] if intents is None else [each.row for each in intents.firings.values()]
+        self._launcher.journal.record_on(connection, rows)
+
+    def given_up(self, run_name: str) -> None:
+        """That commit has been made: start what it has recorded."""
+        with self._latch:
+            intents = self._works.pop(run_name, None)
+        if intents is not None:
+            self._launcher.start(list(intents.firings.values()))
 
     def tried(self, run: Run) -> None:
         """A try at the work has aborted; there may be another one."""

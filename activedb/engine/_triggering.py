@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from activedb.engine._cascades import too_many_cycles
 from activedb.engine._causal import Causal
@@ -257,6 +257,14 @@ class Triggering:
     def failed(self, run_name: str) -> None:
         """The work of this name has come to nothing: what waits for that is due."""
         self._exclusive.failed(run_name)
+
+    def giving_up(self, connection: Any, run_name: str) -> None:
+        """Record, with the commit that gives a batch up, what waits for it to come to nothing."""
+        self._exclusive.giving_up(connection, run_name)
+
+    def given_up(self, run_name: str) -> None:
+        """That commit has been made: what it has recorded is started."""
+        self._exclusive.given_up(run_name)
 
     # -- raising events --------------------------------------------------------------------
 

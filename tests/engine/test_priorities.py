@@ -9,7 +9,7 @@ import pytest
 
 import activedb as adb
 from activedb.clock import SimulatedClock
-from activedb.errors import Deadlock, DefinitionError
+from activedb.errors import Deadlock, DefinitionError, SerializationConflict
 from tests.databases import PATIENCE_S, place, until
 from tests.engine.ledger import EPOCH, at, declare, event, open_ledger
 from tests.engine.working import working
@@ -85,17 +85,113 @@ def test_rules_due_at_one_moment_of_the_clock_run_in_the_order_of_priorities(
     spans.check()
 
 
-@pytest.mark.parametrize("mode", ["immediate", "deferred", "detached"])
+@pytest.mark.parametrize("mode", ["immediate", "deferred", "detached", "sequential"])
 def test_rules_due_at_one_moment_of_a_stream_run_in_the_order_of_priorities(
     ledger: Ledger, mode: str
 ) -> None:
     spans = Spans(ledger)
     stream = declare(ledger.db)
-    waits = adb.seq(adb.event("A"), ~adb.event("B")).within(5)
-    spans.rules(waits, mode)
+    spans.rules(WAITS, mode)
     ledger.db.feed(stream, [event("A", 1)], punctuation=at(60))
     ledger.db.join()
     spans.check()
+
+
+WAITS = adb.seq(adb.event("A"), ~adb.event("B")).within(5)
+
+
+class Moments:
+    """Moments that complete what rules are on, of the clock or of a stream."""
+
+    def __init__(self, where: Place, whose: str):
+        self.clock = SimulatedClock(EPOCH)
+        self.ledger = open_ledger(where.open(clock=self.clock))
+        self.spans = Spans(self.ledger)
+        self.on = adb.every(60) if whose == "clock" else WAITS
+        self._stream = None if whose == "clock" else declare(self.ledger.db)
+        self._passed_s = 0
+
+    def log(self, coupling: str) -> None:
+        """Define rules that write their names."""
+        for name, priority in PRIORITIES.items():
+            self.ledger.db.rule(on=self.on, name=name, coupling=coupling, priority=priority)(
+                lambda t, o, name=name: self.ledger.write(t, name)
+            )
+
+    def go_on(self) -> None:
+        """Let the next moment come."""
+        db, begin_s = self.ledger.db, self._passed_s
+        self._passed_s += 60
+        db.join()  # all have been told the time from which on they are due
+        self.clock.advance(60)
+        if self._stream is not None:
+            db.feed(self._stream, [event("A", begin_s + 1)], punctuation=at(self._passed_s))
+        db.join()
+
+
+@pytest.fixture(params=["clock", "stream"])
+def moments(request: pytest.FixtureRequest, where: Place) -> Moments:
+    return Moments(where, request.param)
+
+
+def test_exclusive_rules_of_work_that_fails_at_a_moment_run_in_the_order_of_priorities(
+    moments: Moments,
+) -> None:
+    fails = [True, False]
+
+    @moments.ledger.db.rule(on=moments.on)
+    def work(t: Transaction, o: Occurrence) -> None:
+        moments.ledger.db.signal("E")
+        if fails.pop(0):
+            raise ValueError("as told")
+
+    moments.spans.rules(adb.event("E"), "exclusive")
+    moments.go_on()
+    moments.spans.check()
+    moments.spans.noted.clear()
+    moments.go_on()
+    assert moments.spans.noted == []
+    assert fails == []
+    assert moments.ledger.pending() == []
+
+
+@pytest.mark.parametrize("tries", [1, 3])
+def test_exclusive_rules_that_a_moment_triggers_do_not_run_as_its_work_commits(
+    moments: Moments, tries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moments.log("exclusive")
+    refused = refuse_commits(moments.ledger.db, monkeypatch, tries - 1)
+    moments.go_on()
+    assert refused == []
+    assert moments.ledger.lines() == []
+    assert moments.ledger.pending() == []
+    assert moments.ledger.letters() == []
+
+
+@pytest.mark.parametrize("mode", ["sequential", "detached"])
+def test_rules_that_a_moment_triggers_run_once_though_its_work_is_tried_again(
+    moments: Moments, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moments.log(mode)
+    refused = refuse_commits(moments.ledger.db, monkeypatch, 3)
+    moments.go_on()
+    assert refused == []
+    assert moments.ledger.lines() == ORDER
+    assert moments.ledger.db.pending_firings() == []
+
+
+def refuse_commits(
+    db: adb.Database, monkeypatch: pytest.MonkeyPatch, times: int
+) -> list[SerializationConflict]:
+    """Have the next commits fail in what is tried again; what is left of that."""
+    left = [SerializationConflict("as told")] * times
+
+    def trigger(point: str) -> None:
+        if point == "before flush" and left:
+            raise left.pop()
+
+    monkeypatch.setattr(db._store, "trigger", trigger)
+    return left
 
 
 def test_sequential_rules_of_one_commit_run_in_the_order_of_priorities(ledger: Ledger) -> None:

@@ -124,6 +124,7 @@ class Commits:
         for given_up in commit.given_up:
             of_batches.committed(given_up)
             of_batches.forget_done(given_up.name)
+            self._launcher.triggering.given_up(given_up.name)
 
 
 class _Commit:
@@ -133,7 +134,8 @@ class _Commit:
     ----------
     given_up : list of Run
         Those of transactions that are not due any more, and were not executed: what they have
-        triggered and is independent of them is recorded, as that of one which commits.
+        triggered and is independent of them is recorded, as that of one which commits; so is what
+        waits for them to come to nothing.
     """
 
     def __init__(self, commits: Commits, run: Run):
@@ -185,6 +187,7 @@ class _Commit:
             of_batches.settle(connection, self._run)
         for run in self.given_up:
             of_batches.settle(connection, run)
+            commits._launcher.triggering.giving_up(connection, run.name)
 
     def ended(self, *, well: bool) -> None:
         """Let go of the latch; the state is what is recorded only if it has ended well."""
