@@ -30,6 +30,7 @@ from activedb.store._pgoutput import (
     Truncate,
     Update,
 )
+from activedb.store._plain_use import PlainUse
 from activedb.store._program_journal import ProgramJournal
 from activedb.store._roles import Right, missing_rights, rights_of_roles, role_statements
 from activedb.store._rows import named_rows
@@ -107,6 +108,7 @@ __all__ = [
     "PatientLatch",
     "Peeked",
     "Piece",
+    "PlainUse",
     "ProgramJournal",
     "Recorded",
     "Relation",

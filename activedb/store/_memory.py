@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC
+from threading import get_ident
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -22,11 +23,12 @@ from sqlalchemy import (
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.pool import StaticPool
 
-from activedb.errors import ConfigurationError
+from activedb.errors import ConfigurationError, SelfDeadlock
 from activedb.store._hints import Hints
 from activedb.store._latch import Latch
 from activedb.store._lease import NoLease
 from activedb.store._ownership import NoOwnership
+from activedb.store._plain_use import PlainUse
 from activedb.store._server_waits import Backend
 from activedb.store._slot import Slot
 from activedb.store._store import Store
@@ -62,6 +64,7 @@ class MemoryStore(Store):
         super().__init__(engine, metadata)
         self.lease = NoLease()
         self._turn = threading.Lock()
+        self._kept_on: int | None = None  # thread of the block of `connection` that has the turn
         self._turns: WeakKeyDictionary[Connection, _Turn] = WeakKeyDictionary()
         self._numbers: dict[str, int] = {}
         # One for all flat transactions, whose turns keep them apart: opening one takes longer than
@@ -119,11 +122,14 @@ class MemoryStore(Store):
     def connection(self) -> Iterator[Connection]:
         """A connection for the users' own SQL; it has the turn from its first statement on."""
         with self.engine.connect() as connection:
-            turn = self._turns[connection] = self.latch()
+            turn, thread = self.latch(), get_ident()
+            self._turns[connection] = turn
 
             def begin(connection: Connection) -> None:
                 with turn:
                     turn.writing = True
+                    if get_ident() == thread:  # else another one may end the block
+                        self._kept_on = thread
                     _driver(connection).execute("BEGIN")
 
             event.listen(connection, "begin", begin)
@@ -133,6 +139,11 @@ class MemoryStore(Store):
                 with turn:
                     connection.close()
                     turn.writing = False
+                    self._kept_on = None
+
+    def plain_uses(self) -> list[PlainUse]:
+        """No server: who waits for the turn finds out by itself."""
+        return []
 
     def check_same_database(self, connection: Connection) -> None:
         raise ConfigurationError(
@@ -260,7 +271,7 @@ class _Turn:
         if self._depth == 0 and not self.writing:
             is_ours = False
             try:
-                is_ours = self._store._turn.acquire(blocking)
+                is_ours = self._store._turn.acquire(False) or (blocking and self._waited())
             finally:  # an interrupt may end the wait
                 if not is_ours:
                     self._threads.release()
@@ -268,6 +279,15 @@ class _Turn:
                 return False
         self._depth += 1
         return True
+
+    def _waited(self) -> bool:
+        if self._store._kept_on == get_ident():
+            raise SelfDeadlock(
+                "memory:// has one connection, and a block of db.connection() on this same thread "
+                "keeps it from its first statement on: it would be waited for for ever; end that "
+                "block first, or hand its connection over, db.transaction(connection=…)"
+            )
+        return self._store._turn.acquire()
 
     def __enter__(self) -> None:
         self.acquire()

@@ -31,6 +31,7 @@ from activedb.store._latch import Latch
 from activedb.store._lease import Lease
 from activedb.store._ownership import Ownership
 from activedb.store._patience import PatientLatch, at_least
+from activedb.store._plain_use import PlainUse, PlainUses
 from activedb.store._prepared import PREPARE_THRESHOLD
 from activedb.store._server_waits import Backend, backends
 from activedb.store._slot import Slot
@@ -112,6 +113,7 @@ class PostgresStore(Store):
         )
         self._flat = KeptConnections(engine, kept)
         self._users = engine_of(kept, settings.threads + 8)
+        self._plain = PlainUses(self._users, self.interrupt)
         # Short transactions have connections of their own: a hierarchy may need one while it
         # keeps its own, and would wait for itself if all were taken.
         self._short = engine_of(2, settings.threads)
@@ -195,8 +197,11 @@ class PostgresStore(Store):
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
-        with self._users.connect() as connection:
+        with self._users.connect() as connection, self._plain.of(connection):
             yield connection
+
+    def plain_uses(self) -> list[PlainUse]:
+        return self._plain.now()
 
     def check_same_database(self, connection: Connection) -> None:
         if connection.engine is self._users:

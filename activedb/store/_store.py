@@ -14,6 +14,7 @@ from activedb.store._hints import Hints
 from activedb.store._latch import Latch
 from activedb.store._lease import Lease, NoLease
 from activedb.store._ownership import NoOwnership, Ownership
+from activedb.store._plain_use import PlainUse
 from activedb.store._server_waits import Backend
 from activedb.store._session import Session
 from activedb.store._slot import Slot
@@ -136,6 +137,10 @@ class Store(ABC):
     @abstractmethod
     def connection(self) -> AbstractContextManager[Connection]:
         """A connection for the users' own SQL."""
+
+    @abstractmethod
+    def plain_uses(self) -> list[PlainUse]:
+        """Connections of `connection` that are open, and go to a server."""
 
     @abstractmethod
     def check_same_database(self, connection: Connection) -> None:

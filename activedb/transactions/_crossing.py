@@ -7,7 +7,8 @@ deadlock. Cycles of local waits alone are found by the lock manager, those of wa
 alone by the server.
 
 A thread that sleeps at the server for one hierarchy keeps others that are open on it from going on,
-those of other database objects of this process, too: they wait for it (`_threads`).
+those of other database objects of this process, too: they wait for it (`_threads`). Connections
+with SQL of the users' own (`db.connection()`) count as hierarchies here.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from activedb.errors import ActiveDBError, Deadlock, SelfDeadlock
-from activedb.store import Backend
+from activedb.store import Backend, PlainUse
 from activedb.transactions._observers import Link
 from activedb.transactions._threads import open_on
 
@@ -70,10 +71,12 @@ class Crossing:
         locks: Callable[[], LockManager],
         look: Callable[[], list[Backend]],
         broke: Callable[[], object],
+        plain: Callable[[], list[PlainUse]],
     ):
         self._locks = locks
         self._look = look
         self._broke = broke
+        self._plain = plain
         self._latch = threading.Lock()
         self._tops: dict[int, Transaction] = {}
         self._is_needed = threading.Event()
@@ -113,7 +116,9 @@ class Crossing:
                 tops = list(self._tops.values())
                 if not tops and not self._is_closed.is_set():
                     self._is_needed.clear()
-            if all(top.hierarchy.session.called_s < _LOOK_AFTER_S for top in tops):
+            called = [top.hierarchy.session.called_s for top in tops]
+            called += [use.called_s for use in self._plain()]
+            if all(seconds < _LOOK_AFTER_S for seconds in called):
                 next_look, pause = 0.0, _LOOK_AFTER_S
                 self._seen.clear()
                 self._take_back(_at_server(tops))
@@ -144,11 +149,12 @@ class Crossing:
             }
             for number, backend in backends.items()
         }
-        asleep = _asleep(ours)
+        plain = {u.backend: u for u in self._plain() if u.backend is not None}
+        asleep = _asleep(ours, plain)
         for number in asleep.keys() & waits.keys():
             waits[number] |= asleep[number]
         cycles: dict[frozenset[tuple[int, datetime]], list[int]] = {}
-        for number in ours.keys() & waits.keys():
+        for number in (ours.keys() | plain.keys()) & waits.keys():
             cycle = cycle_through(number, waits)
             # Of a cycle of waits at the server alone the server knows.
             if any(b not in backends[a].blockers for a, b in pairwise([*cycle, *cycle[:1]])):
@@ -157,7 +163,7 @@ class Crossing:
         self._seen = {nodes: self._seen.get(nodes, 0) + 1 for nodes in cycles}
         for nodes, cycle in cycles.items():
             if self._seen[nodes] > 1:
-                self._break(cycle, self._seen[nodes], backends, ours, local, asleep)
+                self._break(cycle, self._seen[nodes], backends, ours, plain, local, asleep)
         return bool(cycles)
 
     def _local_waits(self, ours: Mapping[int, Transaction]) -> dict[int, frozenset[int]]:
@@ -218,6 +224,7 @@ class Crossing:
         looks: int,
         backends: Mapping[int, Backend],
         ours: Mapping[int, Transaction],
+        plain: Mapping[int, PlainUse],
         local: Mapping[int, frozenset[int]],
         asleep: Mapping[int, set[int]],
     ) -> None:
@@ -225,7 +232,10 @@ class Crossing:
         following = list(zip(cycle, [*cycle[1:], cycle[0]], strict=True))
         of_threads = [(a, b) for a, b in following if b in asleep.get(a, ())]
         if of_threads:
-            self._end_sleep(of_threads[0], len(cycle) - len(of_threads) == 1, ours)
+            is_own = len(cycle) - len(of_threads) == 1
+            self._end_sleep(of_threads[0], is_own, ours, plain)
+            return
+        if ours.keys().isdisjoint(cycle):
             return
         candidates = [n for n in cycle if n in ours or backends[n].is_ours]
         victim = max(candidates, key=lambda n: (backends[n].began, n))
@@ -252,43 +262,63 @@ class Crossing:
             top.interrupt(deadlock)
 
     def _end_sleep(
-        self, step: tuple[int, int], is_own: bool, ours: Mapping[int, Transaction]
+        self,
+        step: tuple[int, int],
+        is_own: bool,
+        ours: Mapping[int, Transaction],
+        plain: Mapping[int, PlainUse],
     ) -> None:
         """End the statement in which a thread sleeps that must go on for another hierarchy."""
         stalled, sleeping = step
-        top = ours[sleeping]
+        top = ours.get(sleeping)
+        who = _named(sleeping, ours, plain)
         error: ActiveDBError
         if is_own:
             error = SelfDeadlock(
-                f"{top.path} would wait at the server for ever, because {_named(stalled, ours)} "
-                f"is open on this same thread and cannot end meanwhile: do the work inside that "
-                f"one, end it first, or make the call on a thread of its own and let this one go on"
+                f"{who} would wait at the server for ever, because "
+                f"{_named(stalled, ours, plain)} is open on this same thread and cannot end "
+                f"meanwhile: do the work inside that one, end that one first, or make the call on "
+                f"a thread of its own and let this one go on"
             )
         else:
             error = deadlock = Deadlock(
                 f"deadlock through the server and through a thread that has several transactions "
-                f"open, and {top.path} is its victim"
+                f"open, and {who} is its victim"
             )
             deadlock.exhausted = True
-        if not top.is_doomed:
+        if top is None:
+            self._broke()
+            plain[sleeping].interrupt(error)
+        elif not top.is_doomed:
             self._broke()
             top.interrupt(error)
 
 
-def _asleep(ours: Mapping[int, Transaction]) -> dict[int, set[int]]:
-    """For each hierarchy that is open on a thread, those in whose statements that thread is."""
+def _asleep(ours: Mapping[int, Transaction], plain: Mapping[int, PlainUse]) -> dict[int, set[int]]:
+    """For each hierarchy or connection open on a thread, those in whose statements that is."""
+    open_of: dict[int, set[int]] = {}
+    for number, use in plain.items():
+        if use.thread is not None:
+            open_of.setdefault(use.thread, set()).add(number)
+    sleeping = [(t, number) for number, top in ours.items() for t in top.hierarchy.session.callers]
+    sleeping += [(use.caller, number) for number, use in plain.items() if use.caller is not None]
     asleep: dict[int, set[int]] = {}
-    for number, top in ours.items():
-        for thread in top.hierarchy.session.callers:
-            for node in open_on(thread):
-                other = node.hierarchy.session.backend
-                if other is not None and other != number:
-                    asleep.setdefault(other, set()).add(number)
+    for thread, number in sleeping:
+        backends = (node.hierarchy.session.backend for node in open_on(thread))
+        for other in open_of.get(thread, set()).union(backends):
+            if other is not None and other != number:
+                asleep.setdefault(other, set()).add(number)
     return asleep
 
 
-def _named(number: int, ours: Mapping[int, Transaction]) -> str:
-    return ours[number].path if number in ours else f"process {number} of the server"
+def _named(
+    number: int, ours: Mapping[int, Transaction], plain: Mapping[int, PlainUse] | None = None
+) -> str:
+    if number in ours:
+        return ours[number].path
+    return (
+        "SQL on db.connection()" if number in (plain or ()) else f"process {number} of the server"
+    )
 
 
 def _at_server(tops: Iterable[Transaction]) -> dict[int, Transaction]:

@@ -113,7 +113,10 @@ class Forest:
         self.locks = LockManager(LockTable(settings.victim_policy, settings.lock_escalation))
         self.pool = Pool(settings.threads)
         self.crossing = Crossing(
-            lambda: self.locks, store.backends, lambda: self.counters.add("deadlocks_crossing")
+            lambda: self.locks,
+            store.backends,
+            lambda: self.counters.add("deadlocks_crossing"),
+            store.plain_uses,
         )
         self.counters = Counters()
         self._ids = itertools.count(1)

@@ -62,7 +62,7 @@ _current: ContextVar[Transaction | None] = ContextVar("activedb_transaction", de
 def current_transaction() -> Transaction | None:
     """The innermost transaction open on this thread, or None."""
     t = _current.get()
-    while t is not None and t._has_ended_elsewhere:
+    while t is not None and t._is_left:
         t = t.parent
     return t
 
@@ -118,8 +118,8 @@ class Node:
 
     id: int
     _over_at_s: float
-    _has_ended_elsewhere = False
-    """Return whether the thread that began the block wrongly takes it for its innermost one."""
+    _is_left = False
+    """Whether its block has been left, which a thread may still take for its innermost one."""
 
     def __init__(
         self,
@@ -312,6 +312,7 @@ class Node:
             if self._waits is not None:
                 self._waits.__exit__(None, None, None)
             self._closed()
+            self._is_left = True
             _current.reset(self._token)
 
     def _end_elsewhere(self) -> None:
@@ -321,7 +322,7 @@ class Node:
         """
         wrong = self._wrong_thread()
         self._thread = get_ident()
-        self._has_ended_elsewhere = True
+        self._is_left = True
         try:
             self._abort(wrong)
         finally:
@@ -383,7 +384,7 @@ class Node:
             f"{os.getpid()}, and goes on there: begin one of its own in the child"
         )
         self._log = self._observer = self._alarm = None
-        self._has_ended_elsewhere = True
+        self._is_left = True
         self._children = []
         self._inferiors = {}
         self.state = State.ABORTED

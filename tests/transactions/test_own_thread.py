@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import select
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session as ORMSession
 
 import activedb as adb
 from activedb.errors import Deadlock, RuleFailed, SelfDeadlock
@@ -21,6 +22,8 @@ from tests.transactions.bank import Bank, open_bank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from sqlalchemy import Connection
 
     from activedb import Transaction
 
@@ -448,6 +451,29 @@ def test_one_thread_with_any_nesting_is_refused_exactly_where_its_own_locks_are(
     in_thread(play, shared_bank, program).result(2 * PATIENCE_S)
 
 
+def test_blocks_that_end_out_of_order_leave_the_thread_with_what_is_open(bank: Bank) -> None:
+    heard: list[str] = []
+    bank.db.rule(on=adb.event("E"), name="hears")(lambda t, o: heard.append(t.parent.path))
+
+    def work() -> None:
+        outer = bank.db.transaction().__enter__()
+        child = outer.subtransaction().__enter__()
+        beside = bank.db.transaction().__enter__()
+        _end(child, "commit")
+        _end(beside, "commit")
+        put(outer, bank)
+        bank.db.signal("E")
+        assert heard == [outer.path]
+        last = bank.db.transaction().__enter__()
+        _end(outer, "commit")
+        _end(last, "abort")
+        bank.db.signal("E")  # in a transaction of its own
+
+    in_thread(work).result(PATIENCE_S)
+    assert len(heard) == 2
+    assert bank.committed()[1] == 5
+
+
 @pytest.fixture(scope="module", params=["memory", "postgres"])
 def shared_bank(request: pytest.FixtureRequest) -> Iterator[Bank]:
     """Accounts for many small programs, which all abort or write what is there."""
@@ -523,3 +549,176 @@ def test_wait_at_the_server_for_another_thread_is_not_refused(postgres_url: str)
         ours.result(PATIENCE_S)
         theirs.result(PATIENCE_S)
         assert bank.committed() == {1: 8, 2: 5}
+
+
+# -- SQL of the users' own -----------------------------------------------------------------------
+
+
+def plain_write(bank: Bank, connection: Connection, key: int = 1, balance: int = 7) -> None:
+    accounts = bank.accounts
+    connection.execute(update(accounts).where(accounts.c.id == key).values(balance=balance))
+
+
+def plain_lock(bank: Bank, connection: Connection) -> None:
+    connection.execute(select(bank.accounts).with_for_update()).all()
+
+
+def plain_session(bank: Bank, connection: Connection) -> None:
+    with ORMSession(connection) as session:
+        session.execute(update(bank.accounts).values(balance=7))
+
+
+@pytest.mark.parametrize("statement", [plain_write, plain_lock, plain_session])
+@pytest.mark.parametrize("how", ["inside", "in a child", "with an outer block"])
+def test_plain_statement_that_waits_for_a_transaction_of_its_thread_is_refused(
+    postgres_url: str, statement: Callable[[Bank, Connection], None], how: str
+) -> None:
+    with place(postgres_url) as where:
+        bank = open_bank(where.open(), {1: 10, 2: 20})
+
+        def nested() -> None:
+            with ExitStack() as blocks:
+                if how == "with an outer block":
+                    connection = blocks.enter_context(bank.db.connection())
+                t = blocks.enter_context(bank.db.transaction())
+                put(t, bank)
+                if how == "in a child":
+                    put(blocks.enter_context(t.subtransaction()), bank, 2)
+                if how != "with an outer block":
+                    connection = blocks.enter_context(bank.db.connection())
+                statement(bank, connection)
+
+        refused = in_thread(nested).exception(PATIENCE_S)
+        assert type(refused) is SelfDeadlock, refused
+        assert "SQL on db.connection()" in str(refused)
+        assert bank.committed() == {1: 10, 2: 20}
+
+
+def nested_in_plain(bank: Bank, connection: Connection) -> None:
+    with bank.db.transaction() as t:
+        put(t, bank)
+
+
+def run_in_plain(bank: Bank, connection: Connection) -> None:
+    bank.db.run(put, bank)
+
+
+def query_in_plain(bank: Bank, connection: Connection) -> None:
+    bank.db.run(lambda t: t.query(select(bank.accounts).with_for_update()))
+
+
+def signal_in_plain(bank: Bank, connection: Connection) -> None:
+    bank.db.rule(on=adb.event("GO"), name="go")(lambda t, o: put(t, bank))
+    bank.db.signal("GO")
+
+
+@pytest.mark.parametrize("call", [nested_in_plain, run_in_plain, query_in_plain, signal_in_plain])
+def test_transaction_that_waits_for_plain_sql_of_its_thread_is_refused(
+    bank: Bank, call: Callable[[Bank, Connection], None]
+) -> None:
+    def nested() -> None:
+        with bank.db.connection() as connection:
+            plain_write(bank, connection)
+            call(bank, connection)
+
+    refused = in_thread(nested).exception(PATIENCE_S)
+    if call is signal_in_plain and isinstance(refused, RuleFailed):
+        refused = refused.__cause__
+    assert type(refused) is SelfDeadlock, refused
+    assert "db.connection()" in str(refused)
+    assert bank.committed() == {1: 10, 2: 20}
+    bank.db.run(put, bank)  # nothing was left
+    assert bank.committed()[1] == 5
+
+
+def test_connection_is_of_use_after_its_statement_was_refused(postgres_url: str) -> None:
+    with place(postgres_url) as where:
+        bank = open_bank(where.open(), {1: 10, 2: 20})
+
+        def nested() -> None:
+            with bank.db.connection() as connection:
+                with bank.db.transaction() as t:
+                    put(t, bank)
+                    with pytest.raises(SelfDeadlock):
+                        plain_write(bank, connection)
+                    connection.rollback()
+                plain_write(bank, connection, 1, 8)
+                connection.commit()
+
+        in_thread(nested).result(PATIENCE_S)
+        assert bank.committed()[1] == 8
+
+
+@pytest.mark.parametrize("waits", ["statement", "transaction"])
+def test_wait_between_plain_sql_and_another_thread_is_not_refused(
+    postgres_url: str, waits: str
+) -> None:
+    with place(postgres_url) as where:
+        bank = open_bank(where.open(), {1: 10, 2: 20})
+        has_it, let_go = threading.Event(), threading.Event()
+
+        def transaction() -> None:
+            with bank.db.transaction() as t:
+                put(t, bank)
+                held()
+
+        def statement() -> None:
+            with bank.db.connection() as connection:
+                plain_write(bank, connection)
+                held()
+                connection.commit()
+
+        def held() -> None:
+            if not has_it.is_set():
+                has_it.set()
+                assert let_go.wait(PATIENCE_S)
+
+        first, second = transaction, statement
+        if waits == "transaction":
+            first, second = second, first
+        theirs = in_thread(first)
+        assert has_it.wait(PATIENCE_S)
+
+        def beside() -> None:  # something is open on the thread, but not what is waited for
+            with bank.db.transaction() as t, bank.db.connection() as connection:
+                put(t, bank, 2)
+                connection.execute(select(bank.accounts)).all()
+                second()
+
+        ours = in_thread(beside)
+        crossing = bank.db._forest.crossing
+        looks: list[bool] = []
+        look_once = crossing.look_once
+        crossing.look_once = lambda tops: (looks.append(True), look_once(tops))[1]  # type: ignore[method-assign]
+        until(lambda: len(looks) > 4 or ours.done())
+        assert not ours.done()
+        let_go.set()
+        ours.result(PATIENCE_S)
+        theirs.result(PATIENCE_S)
+        assert bank.committed() == {1: 7 if waits == "statement" else 5, 2: 5}
+
+
+def test_wait_for_plain_sql_that_another_thread_has_used_is_not_refused(
+    postgres_url: str,
+) -> None:
+    with place(postgres_url) as where:
+        bank = open_bank(where.open(), {1: 10, 2: 20})
+        crossing = bank.db._forest.crossing
+        looks: list[bool] = []
+        look_once = crossing.look_once
+        crossing.look_once = lambda tops: (looks.append(True), look_once(tops))[1]  # type: ignore[method-assign]
+
+        def nested() -> None:
+            with bank.db.connection() as connection:
+                in_thread(plain_write, bank, connection).result(PATIENCE_S)
+
+                def end() -> None:
+                    until(lambda: len(looks) > 4)
+                    connection.commit()
+
+                ending = in_thread(end)
+                bank.db.run(put, bank)
+                ending.result(PATIENCE_S)
+
+        in_thread(nested).result(PATIENCE_S)
+        assert bank.committed()[1] == 5

@@ -1,0 +1,123 @@
+"""Connections with SQL of the users' own: which thread uses each, and which waits in a statement.
+
+A thread that is in a statement of one keeps from going on whatever else is open on it, and one that
+waits elsewhere keeps the connection from ending: that is what the search for deadlocks needs.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import get_ident
+from typing import Any
+
+from sqlalchemy import Connection, Engine, event
+
+from activedb.errors import ActiveDBError
+
+__all__ = ["PlainUse", "PlainUses"]
+
+
+class PlainUse:
+    """One connection, from when it was handed out until it is given back.
+
+    Attributes
+    ----------
+    thread : int or None
+        The only one that has used it; None if there were several, of which any may end what it
+        has begun.
+    backend : int or None
+        The server's process beneath it, as of the last statement.
+    """
+
+    def __init__(self, interrupt: Callable[[Any], None]):
+        self.thread: int | None = get_ident()
+        self.backend: int | None = None
+        self._interrupt = interrupt
+        self._latch = threading.Lock()
+        self._driver: Any = None
+        self._caller: int | None = None
+        self._since_s = 0.0
+        self._error: ActiveDBError | None = None
+
+    @property
+    def caller(self) -> int | None:
+        """The thread that is in a statement of it, if one is."""
+        return self._caller
+
+    @property
+    def called_s(self) -> float:
+        """For how long the present statement has been running; 0 if there is none."""
+        return 0.0 if self._caller is None else time.monotonic() - self._since_s
+
+    def begins(self, driver: Any) -> None:
+        """A statement is about to be sent on this thread."""
+        with self._latch:
+            self._driver, self._error = driver, None
+            self.backend = getattr(driver, "backend", None)
+            self._since_s, self._caller = time.monotonic(), get_ident()
+            if self.thread != self._caller:
+                self.thread = None
+
+    def ends(self) -> ActiveDBError | None:
+        """The statement has ended; returns why it was interrupted, if it was."""
+        with self._latch:
+            error, self._error, self._caller = self._error, None, None
+            return error
+
+    def interrupt(self, error: ActiveDBError) -> None:
+        """End the statement that runs, with `error`."""
+        with self._latch:
+            if self._caller is None or self._error is not None:
+                return
+            self._error = error
+        self._interrupt(self._driver)
+
+
+class PlainUses:
+    """The connections of an engine that are in users' hands.
+
+    Latch: ``_latch``; nothing is taken under it.
+    """
+
+    def __init__(self, engine: Engine, interrupt: Callable[[Any], None]):
+        self._interrupt = interrupt
+        self._latch = threading.Lock()
+        self._uses: dict[Connection, PlainUse] = {}
+        event.listen(engine, "before_cursor_execute", self._before)
+        event.listen(engine, "after_cursor_execute", self._after)
+        event.listen(engine, "handle_error", self._failed)
+
+    def now(self) -> list[PlainUse]:
+        """Return those that are open; O(their number)."""
+        with self._latch:
+            return list(self._uses.values())
+
+    @contextmanager
+    def of(self, connection: Connection) -> Iterator[None]:
+        """Keep an eye on a connection inside the block."""
+        with self._latch:
+            self._uses[connection] = PlainUse(self._interrupt)
+        try:
+            yield
+        finally:
+            with self._latch:
+                del self._uses[connection]
+
+    def _before(self, connection: Connection, *statement: Any) -> None:
+        use = self._uses.get(connection)
+        if use is not None:
+            use.begins(connection.connection.driver_connection)
+
+    def _after(self, connection: Connection, *statement: Any) -> None:
+        use = self._uses.get(connection)
+        if use is not None:
+            use.ends()
+
+    def _failed(self, context: Any) -> None:
+        use = None if context.connection is None else self._uses.get(context.connection)
+        error = None if use is None else use.ends()
+        if error is not None:
+            raise error from context.original_exception
