@@ -501,7 +501,13 @@ class FiringsLeft(RuleError):
     Attributes
     ----------
     left : dict of str to str
-        Name of each firing, as in ``db.pending_firings()``, to why it has not ended.
+        Name of what has not ended, to why. The names of firings are as in
+        ``db.pending_firings()``; one whose occurrence cannot be kept is not there, as it is about
+        to become a dead letter. The other names are of work of activedb's own: "look for firings
+        of ours", after a connection was lost while some were recorded; "… falls due" with the name
+        of a firing, of an exclusive rule whose triggering work has failed; "rule … at …", what
+        the clock completes; "abort of …", the event of an abort; "quarantine of …", "expiry of
+        rule …", "silence in stream …".
     """
 
     left: Mapping[str, str]

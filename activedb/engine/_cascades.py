@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from activedb.engine._names import told
 from activedb.engine._triggered import Triggered
-from activedb.errors import ActiveDBError, CycleLimitExceeded, RuleFailed
+from activedb.errors import CycleLimitExceeded, RuleFailed
 from activedb.transactions import Transaction
 
 __all__ = ["failed_in", "too_deep", "too_many_cycles"]
@@ -47,13 +48,8 @@ def failed_in(rule: str, error: BaseException) -> str:
         names.append(cause.rule)
         cause = cause.__cause__
     if len(names) == len(set(names)) <= 2 * _SHOWN + 1:
-        return f"rule {rule} failed: {_told(error)}"
-    return f"rules {_shown(names)} failed: {_told(cause)}"
-
-
-def _told(error: BaseException) -> str:
-    """Return its text, with the type of errors of others: that of a KeyError is a mere name."""
-    return str(error) if isinstance(error, ActiveDBError) else f"{type(error).__name__}: {error}"
+        return f"rule {rule} failed: {told(error)}"
+    return f"rules {_shown(names)} failed: {told(cause)}"
 
 
 def _shown(chain: Sequence[str]) -> str:

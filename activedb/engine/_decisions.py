@@ -23,6 +23,7 @@ from typing import Any, Literal
 from activedb.clock import Clock, in_microseconds, moment_of
 from activedb.engine._kept_partials import KeptPartials
 from activedb.engine._letters import Letter
+from activedb.engine._names import told
 from activedb.engine._quarantine import failure_of
 from activedb.engine._time_lines import TimeLines
 from activedb.engine._triggered import SYSTEMIC, Triggered, is_systemic
@@ -477,7 +478,7 @@ def _rebuilt(rule: Rule, candidate: Mapping[str, Any], row: Mapping[str, Any]) -
             made = [o for event in _leaves(candidate) for o in detector.feed(event)]
             made += detector.advance(row["us"] + 1)
         except Exception as error:
-            raise _closed(row, f"can no longer be made: {error}") from error
+            raise _closed(row, f"can no longer be made: {told(error)}") from error
         for o in made:
             if same_candidate(o.parts, candidate):
                 return o

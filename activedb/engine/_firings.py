@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from activedb.engine._cascades import failed_in
 from activedb.engine._names import shortened
 from activedb.engine._triggered import Firing, Part, Triggered
 from activedb.engine._turns import Turn
@@ -149,7 +150,7 @@ def row_of(firing: Named, t: Transaction) -> dict[str, Any]:
     run, item = t.hierarchy.run, firing.item
     if isinstance(firing.occurrence, BadEvent):
         error, rule = firing.occurrence, item.rule.name
-        raise RuleFailed(f"rule {rule} failed: {error}", rule=rule) from error
+        raise RuleFailed(failed_in(rule, error), rule=rule) from error
     occurrence = dict(firing.occurrence)
     if item.part is not Part.RULE:
         occurrence["part"] = str(item.part)

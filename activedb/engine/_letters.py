@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-from activedb.engine._names import shortened
+from activedb.engine._names import shortened, told
 from activedb.errors import ActiveDBError, RuleFailed, UncertainOrder
 from activedb.events import Occurrence, Undecided, encode
 
@@ -74,7 +74,7 @@ class Letter:
             kind="event",
             payload=payload,
             error=type(cause).__name__,
-            reason=storable((str(error) or type(error).__name__) + _candidates(cause)),
+            reason=storable(told(error) + _candidates(cause)),
         )
 
 

@@ -1,10 +1,12 @@
-"""Names of firings and letters: readable where they fit, the same whenever work is done again."""
+"""Names and texts of firings and letters: readable, the same whenever work is done again."""
 
 from __future__ import annotations
 
 import hashlib
 
-__all__ = ["shortened"]
+from activedb.errors import ActiveDBError
+
+__all__ = ["shortened", "told"]
 
 
 def shortened(name: str, length_max: int) -> str:
@@ -13,3 +15,10 @@ def shortened(name: str, length_max: int) -> str:
         return name
     digest = hashlib.blake2b(name.encode(), digest_size=20).hexdigest()
     return f"{name[: length_max - len(digest) - 1]}#{digest}"
+
+
+def told(error: BaseException) -> str:
+    """Text of an error, with the type of errors of others: that of a KeyError is a mere name."""
+    if isinstance(error, ActiveDBError):
+        return str(error) or type(error).__name__
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from activedb.engine._kept_partials import KeptPartials
+from activedb.engine._names import told
 from activedb.engine._reads import find_reads
 from activedb.engine._rule_texts import RuleTexts, is_on
 from activedb.engine._stream_names import check_streams
@@ -423,7 +424,9 @@ class Rules:
             try:
                 text = Path(path).read_text("utf-8")
             except (OSError, UnicodeDecodeError) as error:
-                raise DefinitionError(f"the rules in {path} cannot be read: {error}") from error
+                raise DefinitionError(
+                    f"the rules in {path} cannot be read: {told(error)}"
+                ) from error
             try:
                 return self.load_text(text, modules=modules, allow=allow)
             except RuleSyntaxError as error:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from activedb.clock import moment_of
 from activedb.engine._letters import Letter
+from activedb.engine._names import told
 from activedb.engine._stream_time import StreamTime
 from activedb.engine._triggered import Fed, Triggered, is_systemic
 from activedb.engine._triggering import Refused as RefusedBy
@@ -90,7 +91,7 @@ class STransactions:
         """The letter of an event that failed; raises `BatchFailed` if asked to stop there."""
         if self.fail_fast:
             shown = Arrival.restore(record).occurrence
-            raise BatchFailed(f"stream {self._stream.name}: {shown!r}: {error}") from error
+            raise BatchFailed(f"stream {self._stream.name}: {shown!r}: {told(error)}") from error
         return Letter.of_event(self._stream.name, identity, record, error)
 
     def offer_late(self, t: Transaction, late: list[Arrival], us: int) -> list[Letter]:
@@ -214,7 +215,7 @@ class STransactions:
     def _failed_at(self, us: int, rule: str, identity: str, error: Exception) -> Letter:
         if self.fail_fast:
             raise BatchFailed(
-                f"stream {self._stream.name}: rule {rule} at {moment_of(us)}: {error}"
+                f"stream {self._stream.name}: rule {rule} at {moment_of(us)}: {told(error)}"
             ) from error
         payload = {"rule": rule, "us": us}
         return Letter.of_event(self._stream.name, identity, payload, error)
