@@ -8,13 +8,22 @@ definition says (`reference.py`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import combinations, count, islice
 from random import Random
 from typing import Any
 
-from activedb.events import Expression, Occurrence
+from activedb.events import (
+    Conjunction,
+    Expression,
+    Occurrence,
+    Periodic,
+    Plus,
+    Query,
+    TimedOut,
+)
+from activedb.events import Sequence as Sequence_
 
 from .telling import Outcome, numbered
 from .worlds import (
@@ -32,6 +41,8 @@ __all__ = ["END_US", "Case", "drawn", "shown"]
 
 END_US = 40 * SECOND_US
 """The time to which detectors and worlds are advanced in the end."""
+WIDEST_US = 5 * SECOND_US
+"""No interval is wider."""
 CELLS_MAX = 400
 """With more worlds than these, a case is drawn again."""
 
@@ -134,8 +145,11 @@ class Case:
 
     @property
     def is_known(self) -> bool:
-        """Whether the timestamps of any two tell how these lie to each other."""
-        if len(self.worlds) > 1:
+        """Whether nothing may be missed: completeness is claimed of expressions that are flat.
+
+        And if the timestamps of any two events tell how these lie to each other.
+        """
+        if len(self.worlds) > 1 or not is_flat(self.expression):
             return False
         differences_us = durations(self.expression, END_US)
         pairs = combinations(self.events, 2)
@@ -159,6 +173,10 @@ class Case:
                     for times, found in zip(self.worlds, self.made, strict=True)
                     if identity in found
                 )
+                if identity not in made_at(
+                    self.expression, self.events, times, END_US - WIDEST_US
+                ):
+                    continue  # in another world time completes it only after the end
                 return f"neither made nor told {shown([identity])}; made in {self._world(times)}"
         return None
 
@@ -178,6 +196,21 @@ class Case:
             for o, us in zip(self.events, times, strict=True)
         )
         return f"the world {told}"
+
+
+def is_flat(expression: Expression) -> bool:
+    """Whether all its parts are primitive events, any of several, negated ones, or many."""
+    return not any(
+        isinstance(each, Sequence_ | Conjunction | Query | Plus | Periodic | TimedOut)
+        for part in expression.children
+        for each in _walk(part)
+    )
+
+
+def _walk(expression: Expression) -> Iterator[Expression]:
+    yield expression
+    for child in expression.children:
+        yield from _walk(child)
 
 
 def _events_of(identity: Any) -> frozenset[int]:

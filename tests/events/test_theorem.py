@@ -11,6 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -343,7 +344,7 @@ def test_detect_makes_what_every_or_some_world_makes(operator: str) -> None:
 
 
 def detected(case: Case, policy: Any) -> Counter[Any]:
-    until = END_US // SECOND_US
+    until = (END_US - 1) / SECOND_US  # inclusive
     found = detect(case.expression, case.events, on_uncertain=policy, until=until)
     return Counter(identity_of(match.parts or {match.name: match}) for match in found)
 
@@ -438,9 +439,21 @@ class Oracle:
 
     def __call__(self, open_choice: Any) -> list[Any]:
         """Those of the candidates that are made; of an error, or of what is undecided."""
-        # Of several that differ in the order within a part alone, one.
-        found = {identity_of(each): each for each in reversed(open_choice.candidates)}
+        # Of several that differ in the order within a part alone, the one in the order of the world.
+        found = {identity_of(each): each for each in open_choice.candidates if self._in_order(each)}
         return [each for identity, each in found.items() if identity in self._inside]
+
+    def _in_order(self, candidate: Any) -> bool:
+        """Whether the elements of each part are in the order in which they happened."""
+        for part in candidate.values():
+            if isinstance(part, tuple) and all("n" in o.params for o in part):
+                places = [self._place(o) for o in part]
+                if any(precedes(b, a) for a, b in pairwise(part)) or places != sorted(places):
+                    return False
+        return True
+
+    def _place(self, o: Occurrence) -> int:
+        return self.times[number_of(o)]
 
     def check(self, made: Counter[Any]) -> None:
         world = [us / SECOND_US for us in self.times]
