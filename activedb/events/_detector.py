@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from itertools import count
@@ -51,6 +51,8 @@ __all__ = ["Detector", "Network"]
 _OPEN_MAX = 10_000
 """Bound on the open choices; beyond it the oldest is forgotten, and counted."""
 _DECIDED_MAX = 1_000
+_WORLD_MATCHES_MAX = 1_000
+"""Bound on the matches that an event completes in a world that is tried."""
 
 
 class _Choice:
@@ -224,7 +226,8 @@ class Detector:
             and not self._clocks
         )
         self._seen = 0  # of what nodes have decided, how much was looked at
-        self._tries_worlds = not self._is_free and self._shared.policy.doubts
+        # What reads the shared store would read something else in a world.
+        self._tries_worlds = not self._is_free and not self.reads and self._shared.policy.doubts
         # What a world is known not to make, though nodes hold it for certain: its arrivals.
         self._refuted: set[int] = set()
         # What was open, and is certain since: the arrivals of what was returned of open choices.
@@ -274,9 +277,9 @@ class Detector:
         """Tell that there may be timestamps that are intervals, before any is fed.
 
         Then events with exact timestamps that can only be the last of a match are kept, too, as an
-        interval may be fed later that possibly precedes them. Without it the policy "raise" tells of
-        such an interval, and cannot list what it may complete. The first timestamp that is an `AccuracyInterval` tells
-        as much, and so do the policies that make what is possible.
+        interval may be fed later that possibly precedes them. Without it the policy "raise" tells
+        of such an interval, and cannot list what it may complete. The first timestamp that is an
+        `AccuracyInterval` tells as much, and so do the policies that make what is possible.
         """
         self._shared.keeps_ends = True
 
@@ -672,7 +675,7 @@ class Detector:
 
     def _alone(self) -> Detector:
         """Return a detector of the expression that does not look for worlds."""
-        found = Detector(self.expression, matches_max=None)
+        found = Detector(self.expression, matches_max=_WORLD_MATCHES_MAX, on_many="truncate")
         found._tries_worlds = False
         return found
 
@@ -680,13 +683,13 @@ class Detector:
         self, match: Occurrence, record: _Record, witnesses: Callable[[], Witnesses]
     ) -> bool:
         """Return whether a match that may be made is made in some order for certain."""
+        if self.reads:
+            return self._is_free
         # What nothing else excludes is decided by its own events, and those that it forbids.
         asked = self._worlds(record, match) if self._is_free else witnesses()
         return asked.prove(match)
 
-    def _refuted_of(
-        self, made: Iterable[Entry], witnesses: Callable[[], Witnesses]
-    ) -> list[Entry]:
+    def _refuted_of(self, made: Iterable[Entry], witnesses: Callable[[], Witnesses]) -> list[Entry]:
         """Return what is held for certain, and is not made in a world that was found."""
         if not self._tries_worlds:
             return []

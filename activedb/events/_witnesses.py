@@ -1,4 +1,4 @@
-"""Matches held against worlds: true times of all events, at which a detector of exact times decides."""
+"""Matches held against worlds: true times of all events, at which exact detection decides."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from activedb.events._sequence import Sequence as Sequence_
 from activedb.events._temporal import Periodic, Plus, TimedOut
 from activedb.events._worlds import Times, Worlds
 from activedb.events.detection._traits import walk
-from activedb.events.detection._uncertain import is_exact, moments
+from activedb.events.detection._uncertain import moments
 
 if TYPE_CHECKING:
     from activedb.events._detector import Detector
@@ -96,9 +96,7 @@ class Witnesses:
 
     def _with(self, match: Occurrence) -> Witnesses:
         """The worlds of the events of a match, too: some of them may not be kept any more."""
-        missing = [
-            o for o in leaves(match) if id(o) not in self._numbers and o.key in self.keys
-        ]
+        missing = [o for o in leaves(match) if id(o) not in self._numbers and o.key in self.keys]
         return replace(self, events=[*missing, *self.events]) if missing else self
 
     # -- which worlds ------------------------------------------------------------------------
@@ -141,7 +139,8 @@ class Witnesses:
         is_timed = False
         for each in walk(self.expression):
             if isinstance(each, Combination):
-                single |= {each.window_us, getattr(each, "gap_us", None)} - {None}  # type: ignore[arg-type]
+                given = (each.window_us, getattr(each, "gap_us", None))
+                single |= {us for us in given if us is not None}
                 is_timed |= (
                     each is not self.expression
                     and isinstance(each, Sequence_)
@@ -156,9 +155,9 @@ class Witnesses:
                 repeated.add(each.period_us)
             elif isinstance(each, Primitive) and each.schedule is not None:
                 us = each.schedule.next_us(low_us - 1)
-                while us is not None and us <= low_us + span_us and len(moments_us) < _DURATIONS_MAX:
+                while us is not None and us <= low_us + span_us:
                     moments_us.add(us)
-                    us = each.schedule.next_us(us)
+                    us = each.schedule.next_us(us) if len(moments_us) < _DURATIONS_MAX else None
         found = {0, *single}
         for period_us in repeated:
             count = min(span_us // period_us + 1, _DURATIONS_MAX)
@@ -183,10 +182,10 @@ class Witnesses:
                 yield known
 
     def _made_in(self, times: Times) -> tuple[set[Identity], bool]:
-        """Return what is made if the events happened at these times.
+        """Return what is made if the events happened at these times, and whether that is all.
 
-        Events of one moment that a local clock orders are no exact times: then what is made for
-        certain is known, and not all.
+        Events of one moment that a local clock orders have no exact times: then what is made for
+        certain is known, and not all. Nor is it where there is too much, or a predicate raises.
         """
         events = self.events
         ordered = {
@@ -196,22 +195,29 @@ class Witnesses:
             and (precedes(events[a], events[b]) or precedes(events[b], events[a]))
             for number in (a, b)
         }
-        detector = self.detector()
-        if self.begun_us is not None:
-            detector.advance(self.begun_us)
-        originals: dict[int, Occurrence] = {}
-        happened = [_happened(o, us, n in ordered) for n, (o, us) in enumerate(zip(events, times, strict=True))]
-        found: list[Occurrence] = []
         steps = sorted(range(len(events)), key=lambda number: (times[number], number))
-        steps = _in_local_order(steps, times, events) if ordered else steps
-        for place, number in enumerate(steps):
-            o = happened[number]
-            originals[id(o)] = events[number]
-            found += detector.advance(times[number])
-            later = [happened[n] for n in steps[place + 1 :] if times[n] == times[number]]
-            found += detector.feed(o, None, [x for x in later if not precedes(o, x)] if ordered else ())
-        found += detector.advance(self.until_us)
-        return {_identity(match, originals) for match in found}, not ordered
+        if ordered:
+            steps = _in_local_order(steps, times, events)
+        happened = [
+            _happened(o, us, is_ordered=number in ordered)
+            for number, (o, us) in enumerate(zip(events, times, strict=True))
+        ]
+        originals = {id(o): original for o, original in zip(happened, events, strict=True)}
+        detector = self.detector()
+        found: list[Occurrence] = []
+        try:
+            if self.begun_us is not None:
+                detector.advance(self.begun_us)
+            for place, number in enumerate(steps):
+                o, us = happened[number], times[number]
+                later = [happened[n] for n in steps[place + 1 :] if ordered and times[n] == us]
+                found += detector.advance(us)
+                found += detector.feed(o, None, [x for x in later if not precedes(o, x)])
+            found += detector.advance(self.until_us)
+        except Exception:
+            return set(), False
+        is_known = not ordered and not detector.truncated
+        return {_identity(match, originals) for match in found}, is_known
 
     def _identity(self, match: Occurrence) -> Identity:
         return _identity(match, {id(o): o for o in self.events})
@@ -225,9 +231,7 @@ def leaves(o: Occurrence) -> Iterator[Occurrence]:
         yield from leaves(part)
 
 
-def _in_local_order(
-    steps: list[int], times: Times, events: Sequence[Occurrence]
-) -> list[int]:
+def _in_local_order(steps: list[int], times: Times, events: Sequence[Occurrence]) -> list[int]:
     """Return the events of each moment such that none comes before one that precedes it."""
     left, found = list(steps), list[int]()
     while left:
@@ -247,7 +251,7 @@ def _in_local_order(
     return found
 
 
-def _happened(o: Occurrence, us: int, is_ordered: bool) -> Occurrence:
+def _happened(o: Occurrence, us: int, *, is_ordered: bool) -> Occurrence:
     stamp = o.stamp
     if stamp is None:
         return o
@@ -264,17 +268,14 @@ def _identity(match: Occurrence, originals: Mapping[int, Occurrence]) -> Identit
     found: list[tuple[str, Any]] = []
     start_us = 0
     for name, part in (match.parts or {match.name: match}).items():
-        elements: Sequence[Occurrence] = part if isinstance(part, tuple) else (part,)
-        is_one = len(elements) == 1 and not isinstance(part, tuple)
-        found.append(
-            (
-                name,
-                frozenset(
-                    _told(o, originals, o.us - start_us if is_one else n)
-                    for n, o in enumerate(elements)
-                ),
-            )
-        )
+        elements: Sequence[Occurrence]
+        if isinstance(part, tuple):
+            elements = part
+            told = [_told(o, originals, number) for number, o in enumerate(part)]
+        else:
+            elements = (part,)
+            told = [_told(part, originals, part.us - start_us)]
+        found.append((name, frozenset(told)))
         start_us = elements[-1].us if elements else start_us
     return frozenset(found)
 
@@ -285,5 +286,5 @@ def _told(o: Occurrence, originals: Mapping[int, Occurrence], number: int) -> An
     original = originals.get(id(o))
     if original is not None:
         return id(original)
-    # A clock's moment is the same in every world; a tick's depends on what it began with.
+    # A clock's moment is the same in every world; a tick's is as long after what it began with.
     return (o.name, o.us if o.key[0] == "clock" else number)

@@ -24,6 +24,7 @@ Bounds = list[list[int]]
 Times = tuple[int, ...]
 
 _NO_BOUND = 2**62
+_TRIES = 8
 
 
 class Worlds:
@@ -92,17 +93,22 @@ class Worlds:
         found: list[Times] = []
         if self._start is None:
             return found
-        for cell in self._split(self._start, list(combinations(range(self._zero + 1), 2))):
-            if len(found) == most:
+        pairs = list(combinations(range(self._zero + 1), 2))
+        for count, cell in enumerate(self._split(self._start, pairs)):
+            if count == most:
                 return None
-            found.append(self._times(cell, random))
+            times = self._times(cell, random)
+            if times is not None:
+                found.append(times)
         return found
 
     def some(self, count: int, random: Random) -> Iterator[Times]:
         """So many, drawn."""
         if self._start is not None:
             for _ in range(count):
-                yield self._times(self._start, random)
+                times = self._times(self._start, random)
+                if times is not None:
+                    yield times
 
     def _split(self, bounds: Bounds, pairs: list[tuple[int, int]]) -> Iterator[Bounds]:
         """Yield every combination of answers that some times give."""
@@ -136,8 +142,16 @@ class Worlds:
             found.append((above, last))
         return found
 
-    def _times(self, bounds: Bounds, random: Random) -> Times:
-        """Times within the bounds; what is chosen for some leaves some for the others."""
+    def _times(self, bounds: Bounds, random: Random) -> Times | None:
+        """Times within the bounds; None if there are none that are whole microseconds."""
+        for _ in range(_TRIES):
+            found = self._drawn(bounds, random)
+            if found is not None:
+                return found
+        return None
+
+    def _drawn(self, bounds: Bounds, random: Random) -> Times | None:
+        """The same; what is chosen for some leaves some for the others, or none."""
         zero = self._zero
         found: dict[int, int] = {}
         for i in random.sample(range(zero), zero):
@@ -147,12 +161,10 @@ class Worlds:
                 low = min(low, _sum(bounds[j][i], 1 - 2 * us))
             # The ends that belong to it, or the integers next to them.
             most, least = (high - 1) >> 1, -((low - 1) >> 1)
-            if most < least:  # within one microsecond
-                most = least = min(max(least, self.events[i].low_us), self.events[i].high_us)
+            if most < least:
+                return None
             quarter = (most - least) // 4
-            found[i] = random.choice(
-                (least, most, random.randint(least + quarter, most - quarter))
-            )
+            found[i] = random.choice((least, most, random.randint(least + quarter, most - quarter)))
         return tuple([found[i] for i in range(zero)])
 
 
@@ -167,10 +179,7 @@ def _tightened(bounds: Bounds, i: int, j: int, bound: int) -> Bounds:
         return bounds
     across = bounds[j]
     return [
-        [
-            min(old, _sum(through, further))
-            for old, further in zip(row, across, strict=True)
-        ]
+        [min(old, _sum(through, further)) for old, further in zip(row, across, strict=True)]
         for row in bounds
         for through in (_sum(row[i], bound),)
     ]

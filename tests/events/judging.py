@@ -173,9 +173,7 @@ class Case:
                     for times, found in zip(self.worlds, self.made, strict=True)
                     if identity in found
                 )
-                if identity not in made_at(
-                    self.expression, self.events, times, END_US - WIDEST_US
-                ):
+                if identity not in made_at(self.expression, self.events, times, END_US - WIDEST_US):
                     continue  # in another world time completes it only after the end
                 return f"neither made nor told {shown([identity])}; made in {self._world(times)}"
         return None
