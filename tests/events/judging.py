@@ -22,6 +22,7 @@ from activedb.events import (
     Plus,
     Query,
     TimedOut,
+    precedes,
 )
 from activedb.events import Sequence as Sequence_
 
@@ -132,11 +133,30 @@ class Case:
         return None
 
     def impossible(self, made: Counter[Identity]) -> str | None:
-        """Tell of a match that was made and is in no world."""
+        """Tell of a match that was made and is in no world.
+
+        That is, of those that what had been told by then allows: a later event may tell, by its
+        local clock, when an earlier one was.
+        """
         wrong = made - self.possible
         for times in self.worlds if wrong else ():
             wrong = wrong - self._in_any_order(times)
+        for count in range(len(self.events) - 1, 0, -1) if wrong else ():
+            wrong = wrong - self._possible_by_then(count)
         return f"made {shown(wrong)}; not made in any world" if wrong else None
+
+    def _possible_by_then(self, count: int) -> Counter[Identity]:
+        """What some world makes of so many events, and those yet to come that may be before one."""
+        told = self.events[:count]
+        later = [x for x in self.events[count:] if not all(precedes(o, x) for o in told)]
+        numbers = [number_of(o) for o in (*told, *later)]
+        events = [numbered(o, n) for n, o in enumerate((*told, *later))]
+        durations_us = durations(self.expression, END_US)
+        worlds = Worlds(events, durations_us, clock=has_clock(self.expression)).worlds(Random(0))
+        case = Case(self.expression, events, list(islice(worlds, CELLS_MAX)))
+        return Counter(
+            {_renumbered(identity, numbers): number for identity, number in case.possible.items()}
+        )
 
     def missed(self, made: Counter[Identity]) -> str | None:
         """Tell of a match that was not made though all is known, pair by pair."""
@@ -194,6 +214,19 @@ class Case:
             for o, us in zip(self.events, times, strict=True)
         )
         return f"the world {told}"
+
+
+def _renumbered(identity: Any, numbers: Sequence[int]) -> Any:
+    return frozenset(
+        (name, frozenset(_renamed(each, numbers) for each in bound))
+        if isinstance(bound, frozenset)
+        else (name, bound)
+        for name, bound in identity
+    )
+
+
+def _renamed(each: Any, numbers: Sequence[int]) -> Any:
+    return numbers[each] if isinstance(each, int) else _renumbered(each, numbers)
 
 
 def is_flat(expression: Expression) -> bool:

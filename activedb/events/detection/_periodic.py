@@ -145,8 +145,10 @@ class PeriodicNode(Node):
             if relation.precedes(each[3], start[3])
             and self.periodic.consumption in (Context.CHRONICLE, Context.CUMULATIVE)
         ]
-        return self._is_known([start, *others]) and self._is_tick_known(
-            low_us + since_us, high_us + since_us, others
+        return (
+            self._is_known([start, *others])
+            and self._is_as_read([start, *others])
+            and self._is_tick_known(low_us + since_us, high_us + since_us, others)
         )
 
     def _is_count_known(self, end: Entry) -> bool:
@@ -201,7 +203,8 @@ class PeriodicNode(Node):
                 continue
             self._schedule(start, moment.us, moment)
             if self._is_sure(start, since_us):
-                if self._is_open(start, start[0] + since_us):
+                us = start[0] + since_us
+                if self._is_waiting(start, us) and self._is_open(start, us):
                     together = self._together(start, start[0] + since_us)
                     made.append(self._occurrence(together, [start[0] + since_us], None))
             else:

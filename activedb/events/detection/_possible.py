@@ -231,6 +231,9 @@ class Exclusion:
 
     def is_before(self, r: Possible, c: Possible) -> bool:
         """Return whether a step completes r before one completes c, for certain."""
+        if r.is_closed and c.is_closed:
+            begins = self.relation.begins
+            return begins(r.entries[0][3])[1] < begins(c.entries[0][3])[0]
         if r.is_closed or c.is_closed:
             return False
         return all(any(self.relation.is_later_step(a, b) for b in c.ends) for a in r.ends)
