@@ -141,8 +141,8 @@ class Case:
         wrong = made - self.possible
         for times in self.worlds if wrong else ():
             wrong = wrong - self._in_any_order(times)
-        for count in range(len(self.events) - 1, 0, -1) if wrong else ():
-            wrong = wrong - self._possible_by_then(count)
+        for told in range(len(self.events) - 1, 0, -1) if wrong else ():
+            wrong = wrong - self._possible_by_then(told)
         return f"made {shown(wrong)}; not made in any world" if wrong else None
 
     def _possible_by_then(self, count: int) -> Counter[Identity]:
