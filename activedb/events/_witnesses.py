@@ -122,12 +122,13 @@ class Witnesses:
         return list(self._worlds.some(_WORLDS, self._random))
 
     def _likely(self, match: Occurrence) -> Iterator[Times]:
-        """Worlds in which the match may be made: first such as have its parts in their order."""
+        """Worlds in which the match may be made: at last such as have its parts in their order."""
+        # These are the same for all matches.
+        yield from self._drawn if self._all is None else self._all
         chain = [self._numbers[id(o)] for o in moments(match) if id(o) in self._numbers]
         in_order = self._worlds.in_order(list(dict.fromkeys(chain)))
         if in_order is not None:
             yield from in_order.some(_WORLDS, self._random)
-        yield from self._drawn if self._all is None else self._all
 
     def _compared(self) -> tuple[set[int], set[int]]:
         """The durations, and the moments, with which an expression compares times."""
