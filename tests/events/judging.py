@@ -230,8 +230,8 @@ def _renamed(each: Any, numbers: Sequence[int]) -> Any:
 
 
 def is_flat(expression: Expression) -> bool:
-    """Whether all its parts are primitive events, any of several, negated ones, or many."""
-    return not any(
+    """Whether it combines primitive events: any of several, negated ones, or many."""
+    return not isinstance(expression, Plus | Periodic | TimedOut) and not any(
         isinstance(each, Sequence_ | Conjunction | Query | Plus | Periodic | TimedOut)
         for part in expression.children
         for each in _walk(part)

@@ -402,10 +402,11 @@ class PeriodicNode(Node):
             if end is not None and (self.closed_us is None or end[0] > self.closed_us):
                 self.closed_us = end[0]
         self.starts = [entry for entry in self.starts if entry[2] not in gone]
+        may_precede = self.shared.policy.relation.may_precede
         self.ends = [
             end
             for end in self.ends
-            if end[0] >= before_us or any(e[3].high_us < end[3].low_us for e in self.starts)
+            if end[0] >= before_us or any(may_precede(e[3], end[3]) for e in self.starts)
         ]
 
     def write(self, state: StateWriter) -> Any:
