@@ -469,14 +469,20 @@ def _numbers(row: Mapping[str, Any], asked: Iterable[int | Mapping[str, Any]]) -
 
 
 def _rebuilt(rule: Rule, candidate: Mapping[str, Any], row: Mapping[str, Any]) -> Occurrence:
-    """The match of a candidate whose detector does not know it any more: it is detected anew."""
+    """The match of a candidate whose detector does not know it any more: it is detected anew.
+
+    Of its own events alone: that nothing forbids it is what was decided.
+    """
     detector = Detector(
         rule.on, name=None if isinstance(rule.on, Query) else rule.name, on_uncertain="possible"
     )
     if not detector.reads:
         try:
-            made = [o for event in _leaves(candidate) for o in detector.feed(event)]
-            made += detector.advance(row["us"] + 1)
+            events = _leaves(candidate)
+            made = [o for event in events for o in detector.feed(event)]
+            # What time completes is completed at the latest that the events may have happened.
+            widest_us = max(event.high_us - event.low_us for event in events)
+            made += detector.advance(row["us"] + widest_us + 1)
         except Exception as error:
             raise _closed(row, f"can no longer be made: {told(error)}") from error
         for o in made:

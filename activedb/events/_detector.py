@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from itertools import count
@@ -30,7 +30,7 @@ from activedb.events._undecided import (
     same_candidate,
     text_of,
 )
-from activedb.events._witnesses import witnessed
+from activedb.events._witnesses import Decision, Witnesses, leaves
 from activedb.events.detection._bound import MATCHES_MAX, Bound
 from activedb.events.detection._build import Builder
 from activedb.events.detection._clocks import Clocks
@@ -51,6 +51,8 @@ __all__ = ["Detector", "Network"]
 _OPEN_MAX = 10_000
 """Bound on the open choices; beyond it the oldest is forgotten, and counted."""
 _DECIDED_MAX = 1_000
+_WORLD_MATCHES_MAX = 1_000
+"""Bound on the matches that an event completes in a world that is tried."""
 
 
 class _Choice:
@@ -224,6 +226,13 @@ class Detector:
             and not self._clocks
         )
         self._seen = 0  # of what nodes have decided, how much was looked at
+        # What reads the shared store would read something else in a world.
+        self._tries_worlds = not self._is_free and not self.reads and self._shared.policy.doubts
+        # What a world is known not to make, though nodes hold it for certain: its arrivals.
+        self._refuted: set[int] = set()
+        # What was open, and is certain since: the arrivals of what was returned of open choices.
+        self._returned: set[int] = set()
+        self._decisions: dict[int, Decision] = {}
         self.forgotten = 0
         # What is to be dropped first: a heap, from when the bound is reached for the first time.
         self._oldest: list[tuple[int, str, int, int, Entry, Node]] = []
@@ -268,9 +277,9 @@ class Detector:
         """Tell that there may be timestamps that are intervals, before any is fed.
 
         Then events with exact timestamps that can only be the last of a match are kept, too, as an
-        interval may be fed later that possibly precedes them. Without it such an interval is
-        refused under the policy "raise". The first timestamp that is an `AccuracyInterval` tells
-        as much, and so do the policies that make what is possible.
+        interval may be fed later that possibly precedes them. Without it the policy "raise" tells
+        of such an interval, and cannot list what it may complete. The first timestamp that is an
+        `AccuracyInterval` tells as much, and so do the policies that make what is possible.
         """
         self._shared.keeps_ends = True
 
@@ -381,6 +390,7 @@ class Detector:
                 shared.latest_us = max(shared.latest_us, entry[3].high_us)
 
     def _do(self, record: _Record, reader: Reader, *, refuses: bool = True) -> list[Entry]:
+        self._shared.misses = False
         self._shared.step += 1
         record.step = self._shared.step
         # What was taken already is not refused when it is done again, nor is the end of a window.
@@ -522,14 +532,16 @@ class Detector:
         made: list[Entry] = []
         delete(self._open, identity, journal)
         for number, (arrival, o) in enumerate(choice.entries):
-            if number in numbers:
-                if arrival in shared.gone:
-                    raise BadEvent(
-                        f"candidate {number} of {identity!r} is excluded by what was made since"
-                    )
-                if arrival in shared.doubtful:
+            is_chosen = number in numbers
+            if is_chosen and arrival in shared.gone:
+                raise BadEvent(
+                    f"candidate {number} of {identity!r} is excluded by what was made since"
+                )
+            if arrival in shared.doubtful:
+                if is_chosen:
                     made.append((o.us, o.id or "", arrival, o, o.parts))
-            shared.decide_all(arrival, journal, is_made=number in numbers)
+                assign(self._decisions, arrival, (o, is_chosen), journal)
+            shared.decide_all(arrival, journal, is_made=is_chosen)
         found = self._reconsider(record, reader)
         return [*(entry for entry in made if entry[2] not in shared.gone), *found]
 
@@ -541,7 +553,21 @@ class Detector:
             before = self._shared.decided
             moment = Moment(None, reader, record.journal, record.said, index=DECISION)
             found += self._root.evaluate(moment)
+            if self._refuted:
+                self._admit(record)
         return found
+
+    def _admit(self, record: _Record) -> None:
+        """Decide what only such worlds did not make as are no longer possible."""
+        witnesses = self._witnesses(record)
+        for choice in self._open.values():
+            for arrival, o in choice.entries:
+                if (
+                    arrival in self._refuted
+                    and arrival in self._shared.doubtful
+                    and not witnesses().refute(o)
+                ):
+                    self._shared.decide(arrival, record.journal, is_made=True)
 
     def _await(self, o: Occurrence, record: _Record) -> None:
         """Take note of what is yet to be fed, now that `o` is, and of how late it may be."""
@@ -567,11 +593,15 @@ class Detector:
         # What one moment has left open, a later one of the same step may have excluded.
         decided = [entry for entry in found if entry[2] not in shared.doubtful]
         made = [entry for entry in decided if entry[2] not in shared.gone]
+        witnesses = self._witnesses(record)
+        for entry in self._refuted_of(made, witnesses):
+            self._refute(entry, record.journal)
         opened = [entry for entry in found if entry[2] in shared.doubtful]
+        made = [entry for entry in made if entry[2] not in shared.doubtful]
         if shared.decided != self._seen:
-            made += self._decided(record.journal)
+            made += self._decided(record.journal, witnesses)
         if opened and shared.policy.name == "possible":
-            proved = [entry for entry in opened if self._is_possible(entry[3], record)]
+            proved = [entry for entry in opened if self._is_possible(entry[3], record, witnesses)]
             opened = [entry for entry in opened if not any(entry is each for each in proved)]
             order = {entry[2]: place for place, entry in enumerate(found)}
             made = sorted([*made, *proved], key=lambda entry: order.get(entry[2], len(order)))
@@ -597,41 +627,98 @@ class Detector:
                 made += self._choose(identity, tuple(sorted(numbers)), record, reader)
                 made = [entry for entry in made if entry[2] not in shared.doubtful]
                 if shared.decided != self._seen:
-                    made += self._decided(record.journal)
+                    made += self._decided(record.journal, self._witnesses(record))
                 made.sort(key=lambda entry: order.get(entry[2], len(order)))
         return made
 
-    def _is_possible(self, match: Occurrence, record: _Record) -> bool:
-        """Return whether a match that may be made is made in some order for certain."""
-        if self._is_free:
-            return True
+    def _witnesses(self, record: _Record) -> Callable[[], Witnesses]:
+        """Return the worlds of all that is kept and awaited, made when they are asked for."""
+        found: list[Witnesses] = []
+
+        def witnesses() -> Witnesses:
+            if not found:
+                found.append(self._worlds(record))
+            return found[0]
+
+        return witnesses
+
+    def _worlds(self, record: _Record, match: Occurrence | None = None) -> Witnesses:
+        """Return the worlds of all that decides what is made; or of what decides about a match."""
         shared, arrivals = self._shared, dict[int, tuple[int, Occurrence]]()
         kept = [entry for node in self._nodes for entry in node.kept()]
+        keys = self._root.keys
         for entry in sorted(kept, key=itemgetter(2)):
-            for leaf in _leaves(entry[3]):
-                if leaf.key in self._root.keys:
+            for leaf in leaves(entry[3]):
+                if leaf.key in keys:
                     arrivals.setdefault(id(leaf), (entry[2], leaf))
-        if record.o is not None and record.o.key in self._root.keys:
+        if record.o is not None and record.o.key in keys:
             arrivals.setdefault(id(record.o), (YET_TO_BE_FED, record.o))
-        events = [o for _, o in sorted(arrivals.values(), key=itemgetter(0))]
+        events = [o for _, o in sorted(arrivals.values(), key=itemgetter(0))] + shared.awaited
+        if match is not None:
+            own = set(map(id, leaves(match)))
+            negated = {
+                key
+                for each in walk(self.expression)
+                if isinstance(each, Negation)
+                for key in each.keys
+            }
+            events = [o for o in events if id(o) in own or o.key in negated]
         until_us = self._advanced_us if record.o is not None else max(record.us, self._advanced_us)
-        return witnessed(
-            match, [*events, *shared.awaited], until_us, lambda: Detector(self.expression)
+        return Witnesses(
+            self.expression,
+            events,
+            self._told_us,
+            until_us,
+            tuple(self._decisions.values()),
+            self._alone,
         )
 
-    def _decided(self, journal: Journal) -> list[Entry]:
+    def _alone(self) -> Detector:
+        """Return a detector of the expression that does not look for worlds."""
+        found = Detector(self.expression, matches_max=_WORLD_MATCHES_MAX, on_many="truncate")
+        found._tries_worlds = False
+        return found
+
+    def _is_possible(
+        self, match: Occurrence, record: _Record, witnesses: Callable[[], Witnesses]
+    ) -> bool:
+        """Return whether a match that may be made is made in some order for certain."""
+        if self.reads:
+            return self._is_free
+        # What nothing else excludes is decided by its own events, and those that it forbids.
+        asked = self._worlds(record, match) if self._is_free else witnesses()
+        return asked.prove(match)
+
+    def _refuted_of(self, made: Iterable[Entry], witnesses: Callable[[], Witnesses]) -> list[Entry]:
+        """Return what is held for certain, and is not made in a world that was found."""
+        if not self._tries_worlds:
+            return []
+        return [entry for entry in made if entry[3].parts and witnesses().refute(entry[3])]
+
+    def _refute(self, entry: Entry, journal: Journal) -> None:
+        """Take for open what nodes have made."""
+        self._shared.doubt(entry[2], Rivals(), journal)
+        add(self._refuted, entry[2], journal)
+
+    def _decided(self, journal: Journal, witnesses: Callable[[], Witnesses]) -> list[Entry]:
         """Return what was open and is certain now; forget the choices of which nothing is open."""
         doubtful, gone = self._shared.doubtful, self._shared.gone
         self._seen = self._shared.decided
         made: list[Entry] = []
         for identity, choice in list(self._open.items()):
-            left = tuple([each for each in choice.entries if each[0] in doubtful])
-            if not left:
+            sure: list[Entry] = [
+                (o.us, o.id or "", arrival, o, o.parts)
+                for arrival, o in choice.entries
+                if not (arrival in doubtful or arrival in gone or arrival in self._returned)
+            ]
+            for entry in self._refuted_of(sure, witnesses):
+                self._refute(entry, journal)
+            if not any(arrival in doubtful for arrival, _ in choice.entries):
                 delete(self._open, identity, journal)
-            for arrival, o in choice.entries:
-                if arrival not in doubtful and arrival not in gone:
-                    made.append((o.us, o.id or "", arrival, o, o.parts))
-                    add(gone, arrival, journal)  # so that it is returned once
+            for entry in sure:
+                if entry[2] not in doubtful:
+                    made.append(entry)
+                    add(self._returned, entry[2], journal)
         return made
 
     def _choice(self, opened: list[Entry], made: list[Entry], record: _Record) -> _Choice:
@@ -676,7 +763,7 @@ class Detector:
 
     def _told(self, made: list[Entry], record: _Record) -> list[Occurrence]:
         """Return what a step has made; raise if the policy is to raise, and something is open."""
-        if self._open and self._shared.policy.name == "raise" and record.opened:
+        if self._shared.policy.name == "raise":
             opened = [
                 choice.undecided
                 for identity in record.opened
@@ -684,6 +771,15 @@ class Detector:
             ]
             if opened:
                 raise self._error(opened, made, record)
+            if self._shared.misses:
+                raise UncertainOrder(
+                    f"{record.o} may have happened before an event with an exact timestamp that "
+                    "was fed before, and is not kept as nothing exact could be last with it: call "
+                    "Detector.expect_intervals before, feed events in the order in which their "
+                    "intervals begin, or choose another policy with on_uncertain=",
+                    certain=tuple([_parts_of(entry[3]) for entry in made]),
+                    made=tuple([entry[3] for entry in made]),
+                )
         return [entry[3] for entry in made]
 
     # -- undoing -----------------------------------------------------------------------------
@@ -776,6 +872,7 @@ class Detector:
             if not self._has_inexact():
                 shared.is_inexact = False
                 shared.reach_us = shared.late_us = 0
+                self._decisions.clear()
                 journal: Journal = log[-1].journal if log else []
                 for node in self._nodes:
                     node.become_exact(journal)
@@ -792,6 +889,9 @@ class Detector:
             kept.update(entry[2] for node in self._nodes for entry in node.open_entries())
         shared.doubtful = {a: why for a, why in shared.doubtful.items() if a in kept}
         shared.gone &= kept
+        self._refuted &= kept
+        self._returned &= kept
+        self._decisions = dict(list(self._decisions.items())[-_DECIDED_MAX:])
         shared.follows = {
             arrival: others
             for arrival, others in shared.follows.items()
@@ -811,6 +911,9 @@ class Detector:
                 not is_exact(entry[3])
                 # An event that lasts, as only something composite does, is not searched for so.
                 or (entry[4] is None and entry[3].low_us != entry[3].high_us)
+                # What is open, or was not made after all, the exact search would take for made.
+                or entry[2] in self._shared.doubtful
+                or entry[2] in self._shared.gone
                 for node in self._nodes
                 for entry in node.kept()
             )
@@ -918,6 +1021,17 @@ class Detector:
             "doubtful": sorted(self._shared.doubtful),
             "gone": sorted(self._shared.gone),
             "follows": sorted([key, value] for key, value in self._shared.follows.items()),
+            "refuted": sorted(self._refuted & self._shared.doubtful.keys()),
+            "returned": sorted(
+                arrival
+                for choice in self._open.values()
+                for arrival, _ in choice.entries
+                if arrival in self._returned
+            ),
+            "decisions": [
+                [arrival, writer.occurrence(o), is_made]
+                for arrival, (o, is_made) in self._decisions.items()
+            ],
             "awaited": [writer.occurrence(o) for o in self._shared.awaited],
             "reach_us": [self._shared.reach_us, self._shared.late_us],
             "latest_us": self._shared.latest_us,
@@ -970,19 +1084,16 @@ class Detector:
         for arrival in state.get("doubtful", ()):
             shared.doubtful.setdefault(arrival, Rivals())
         shared.gone.update(state.get("gone", ()))
+        self._refuted.update(state.get("refuted", ()))
+        self._returned.update(state.get("returned", ()))
+        for arrival, number, is_made in state.get("decisions", ()):
+            self._decisions[arrival] = (reader.occurrences[number], is_made)
         shared.follows.update(dict(state.get("follows", ())))
         shared.awaited = [reader.occurrences[number] for number in state.get("awaited", ())]
         shared.reach_us, shared.late_us = state.get("reach_us", (0, 0))
         shared.latest_us = state.get("latest_us", shared.latest_us)
         if self._open or shared.doubtful or shared.awaited:
             shared.is_inexact = True
-
-
-def _leaves(o: Occurrence) -> Iterator[Occurrence]:
-    if not o.parts:
-        yield o
-    for part in o.constituents:
-        yield from _leaves(part)
 
 
 def _parts_of(o: Occurrence) -> Mapping[str, Any]:

@@ -1,136 +1,291 @@
-"""Matches that are possible, proved by worlds: true times of all events at which they are made."""
+"""Matches held against worlds: true times of all events, at which exact detection decides."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import combinations
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 from activedb.events._accuracy import AccuracyInterval
+from activedb.events._combination import Combination
+from activedb.events._expression import Expression
+from activedb.events._kleene import Kleene
 from activedb.events._occurrence import Occurrence
 from activedb.events._precedence import precedes
+from activedb.events._primitives import Negation, Primitive
+from activedb.events._sequence import Sequence as Sequence_
+from activedb.events._temporal import Periodic, Plus, TimedOut
+from activedb.events._worlds import Times, Worlds
+from activedb.events.detection._traits import walk
 from activedb.events.detection._uncertain import moments
 
 if TYPE_CHECKING:
     from activedb.events._detector import Detector
 
-__all__ = ["witnessed"]
+__all__ = ["Decision", "Witnesses", "leaves"]
 
-_WORLDS = 32
-"""Bound on the worlds tried for a match."""
+_WORLDS = 24
+"""Bound on the worlds drawn, of each kind, where there are too many to look at each."""
+_CELLS_MAX = 512
+"""Bound on the worlds that are looked at one by one."""
+_EVENTS_FEW = 8
+"""Up to so many events they are."""
 _EVENTS_MAX = 64
 """Bound on the events of a world; beyond it nothing is proved."""
+_DURATIONS_MAX = 128
 
 Identity = frozenset[tuple[str, Any]]
+Decision = tuple[Occurrence, bool]
+"""A match that was chosen, or was not, by who knows."""
 
 
-def witnessed(
-    match: Occurrence,
-    events: Sequence[Occurrence],
-    until_us: int,
-    detector: Callable[[], Detector],
-) -> bool:
-    """Return whether a world was found in which a match is made.
+@dataclass
+class Witnesses:
+    """The worlds of some events.
 
-    Parameters
+    Attributes
     ----------
-    match : Occurrence
-        Of some of the events.
+    expression : Expression
     events : sequence of Occurrence
-        All that decide about it, in the order of arrival; primitive ones.
-    until_us : int
-        Up to when time is told.
+        All that decide about its matches, in the order of arrival; primitive ones.
+    begun_us, until_us : int or None, int
+        From when on, and up to when time is told.
+    decisions : sequence of Decision
+        Worlds in which these come out otherwise do not count.
     detector : callable
-        ``detector()`` is a new detector of the expression.
+        ``detector()`` is a new detector of the expression, which makes what is certain.
 
-    Complexity: at most 32 runs of a detector over 64 events.
+    Complexity: at most 512 runs of a detector over 8 events, or 24 runs over 64.
     """
-    if len(events) > _EVENTS_MAX:
-        return False
-    random = Random(0)  # noqa: S311  # the same in a replay
-    wanted = _identity(match, {id(o): o for o in events})
-    return any(
-        wanted in set(_made(events, times, until_us, detector()))
-        for times in _worlds(match, events, random)
-    )
+
+    expression: Expression
+    events: Sequence[Occurrence]
+    begun_us: int | None
+    until_us: int
+    decisions: Sequence[Decision]
+    detector: Callable[[], Detector]
+
+    def __post_init__(self) -> None:
+        self._random = Random(0)  # noqa: S311  # the same in a replay
+        self._numbers = {id(o): number for number, o in enumerate(self.events)}
+        self._known: dict[Times, tuple[set[Identity], bool]] = {}
+
+    def prove(self, match: Occurrence) -> bool:
+        """Return whether a world was found in which a match is made."""
+        return self._with(match)._prove(match)
+
+    def refute(self, match: Occurrence) -> bool:
+        """Return whether a world was found in which a match is not made."""
+        return self._with(match)._refute(match)
+
+    def _prove(self, match: Occurrence) -> bool:
+        if len(self.events) > _EVENTS_MAX:
+            return False
+        wanted = self._identity(match)
+        return any(wanted in found for found, _ in self._made(self._likely(match)))
+
+    def _refute(self, match: Occurrence) -> bool:
+        if len(self.events) > _EVENTS_MAX:
+            return False
+        wanted = self._identity(match)
+        worlds = self._drawn if self._all is None else self._all
+        return any(is_known and wanted not in found for found, is_known in self._made(worlds))
+
+    def _with(self, match: Occurrence) -> Witnesses:
+        """The worlds of the events of a match, too: some of them may not be kept any more."""
+        missing = [o for o in leaves(match) if id(o) not in self._numbers and o.key in self.keys]
+        return replace(self, events=[*missing, *self.events]) if missing else self
+
+    # -- which worlds ------------------------------------------------------------------------
+
+    @cached_property
+    def keys(self) -> frozenset[tuple[str, str]]:
+        return self.expression.keys
+
+    @cached_property
+    def _worlds(self) -> Worlds:
+        differences_us, moments_us = self._compared()
+        return Worlds(self.events, differences_us, moments_us)
+
+    @cached_property
+    def _all(self) -> list[Times] | None:
+        """One of each cell, if these are few."""
+        if len(self.events) > _EVENTS_FEW or len(self._compared()[0]) > _DURATIONS_MAX:
+            return None
+        return self._worlds.all(_CELLS_MAX, self._random)
+
+    @cached_property
+    def _drawn(self) -> list[Times]:
+        return list(self._worlds.some(_WORLDS, self._random))
+
+    def _likely(self, match: Occurrence) -> Iterator[Times]:
+        """Worlds in which the match may be made: at last such as have its parts in their order."""
+        # These are the same for all matches.
+        yield from self._drawn if self._all is None else self._all
+        chain = [self._numbers[id(o)] for o in moments(match) if id(o) in self._numbers]
+        in_order = self._worlds.in_order(list(dict.fromkeys(chain)))
+        if in_order is not None:
+            yield from in_order.some(_WORLDS, self._random)
+
+    def _compared(self) -> tuple[set[int], set[int]]:
+        """The durations, and the moments, with which an expression compares times."""
+        low_us = min(o.low_us for o in self.events)
+        span_us = max(o.high_us for o in self.events) - low_us
+        single: set[int] = set()
+        repeated: set[int] = set()
+        moments_us: set[int] = set()
+        is_timed = False
+        for each in walk(self.expression):
+            if isinstance(each, Combination):
+                given = (each.window_us, getattr(each, "gap_us", None))
+                single |= {us for us in given if us is not None}
+                is_timed |= (
+                    each is not self.expression
+                    and isinstance(each, Sequence_)
+                    and isinstance(each.parts[-1], Negation | Kleene)
+                )
+            elif isinstance(each, Plus):
+                single.add(each.delay_us)
+                is_timed = True
+            elif isinstance(each, TimedOut):
+                is_timed = True
+            elif isinstance(each, Periodic):
+                repeated.add(each.period_us)
+            elif isinstance(each, Primitive) and each.schedule is not None:
+                us = each.schedule.next_us(low_us - 1)
+                while us is not None and us <= low_us + span_us:
+                    moments_us.add(us)
+                    us = each.schedule.next_us(us) if len(moments_us) < _DURATIONS_MAX else None
+        found = {0, *single}
+        for period_us in repeated:
+            count = min(span_us // period_us + 1, _DURATIONS_MAX)
+            found |= {period_us * n for n in range(count + 1)}
+        if is_timed or repeated or moments_us:
+            for us in single:
+                found |= {abs(other + sign * us) for other in found for sign in (1, -1)}
+        around = {us + sign * other for us in moments_us for other in found for sign in (1, -1)}
+        return {us for us in found if us <= span_us}, around
+
+    # -- what is made in them ------------------------------------------------------------------
+
+    def _made(self, worlds: Iterable[Times]) -> Iterator[tuple[set[Identity], bool]]:
+        """Yield what is made in each, and whether all of it is known."""
+        wanted = [(self._identity(o), is_made) for o, is_made in self.decisions]
+        for times in worlds:
+            known = self._known.get(times)
+            if known is None:
+                known = self._known[times] = self._made_in(times)
+            found = known[0]
+            if all((identity in found) is is_made for identity, is_made in wanted):
+                yield known
+
+    def _made_in(self, times: Times) -> tuple[set[Identity], bool]:
+        """Return what is made if the events happened at these times, and whether that is all.
+
+        Events of one moment that a local clock orders have no exact times: then what is made for
+        certain is known, and not all. Nor is it where there is too much, or a predicate raises.
+        """
+        events = self.events
+        ordered = {
+            number
+            for a, b in combinations(range(len(events)), 2)
+            if times[a] == times[b]
+            and (precedes(events[a], events[b]) or precedes(events[b], events[a]))
+            for number in (a, b)
+        }
+        steps = sorted(range(len(events)), key=lambda number: (times[number], number))
+        if ordered:
+            steps = _in_local_order(steps, times, events)
+        happened = [
+            _happened(o, us, is_ordered=number in ordered)
+            for number, (o, us) in enumerate(zip(events, times, strict=True))
+        ]
+        originals = {id(o): original for o, original in zip(happened, events, strict=True)}
+        detector = self.detector()
+        found: list[Occurrence] = []
+        try:
+            if self.begun_us is not None:
+                detector.advance(self.begun_us)
+            for place, number in enumerate(steps):
+                o, us = happened[number], times[number]
+                later = [happened[n] for n in steps[place + 1 :] if ordered and times[n] == us]
+                found += detector.advance(us)
+                found += detector.feed(o, None, [x for x in later if not precedes(o, x)])
+            found += detector.advance(self.until_us)
+        except Exception:
+            return set(), False
+        is_known = not ordered and not detector.truncated
+        return {_identity(match, originals) for match in found}, is_known
+
+    def _identity(self, match: Occurrence) -> Identity:
+        return _identity(match, {id(o): o for o in self.events})
 
 
-def _worlds(
-    match: Occurrence, events: Sequence[Occurrence], random: Random
-) -> Iterator[dict[int, int]]:
-    """Yield true times by the identity of the event: those of the match in order, if they can."""
-    chain = [leaf for leaf in moments(match) if any(leaf is o for o in events)]
-    clocked = [o for o in events if o.stamp is not None and o.stamp.local_clock is not None]
-    for number in range(_WORLDS):
-        mode = number % 4
-        times: dict[int, int] = {}
-        if mode != 3:
-            least = -(2**62)
-            for place, o in enumerate(chain):
-                low = max(o.low_us, least + 1)
-                high = min([other.high_us for other in chain[place:]])
-                times[id(o)] = least = min(_drawn(low, high, mode, random), o.high_us)
-        for o in events:
-            if id(o) not in times:
-                times[id(o)] = _drawn(o.low_us, o.high_us, random.randrange(4), random)
-        if all(o.low_us <= times[id(o)] <= o.high_us for o in chain) and all(
-            times[id(a)] < times[id(b)] or (a.low_us == b.high_us)
-            for a in clocked
-            for b in clocked
-            if precedes(a, b)
-        ):
-            yield times
+def leaves(o: Occurrence) -> Iterator[Occurrence]:
+    """The primitive events that an occurrence is made of, and its ticks."""
+    if not o.parts:
+        yield o
+    for part in o.constituents:
+        yield from leaves(part)
 
 
-def _drawn(low: int, high: int, mode: int, random: Random) -> int:
-    if low >= high or mode == 0:
-        return low
-    return high if mode == 1 else random.randint(low, high)
+def _in_local_order(steps: list[int], times: Times, events: Sequence[Occurrence]) -> list[int]:
+    """Return the events of each moment such that none comes before one that precedes it."""
+    left, found = list(steps), list[int]()
+    while left:
+        first = next(
+            (
+                n
+                for n in left
+                if times[n] == times[left[0]]
+                and not any(
+                    precedes(events[m], events[n]) for m in left if times[m] == times[n] and m != n
+                )
+            ),
+            left[0],
+        )
+        left.remove(first)
+        found.append(first)
+    return found
 
 
-def _made(
-    events: Sequence[Occurrence], times: dict[int, int], until_us: int, detector: Detector
-) -> Iterator[Identity]:
-    """Yield what is made if the events happened at these times."""
-    originals: dict[int, Occurrence] = {}
-    steps = sorted(enumerate(events), key=lambda item: (times[id(item[1])], item[0]))
-    kept: list[Occurrence] = []  # so that no identity is used twice
-    found: list[Occurrence] = []
-    for _, o in steps:
-        us = times[id(o)]
-        happened = _happened(o, us)
-        kept.append(happened)
-        originals[id(happened)] = o
-        found += detector.advance(us)
-        found += detector.feed(happened)
-    found += detector.advance(until_us)
-    for match in found:
-        yield _identity(match, originals)
-
-
-def _happened(o: Occurrence, us: int) -> Occurrence:
+def _happened(o: Occurrence, us: int, *, is_ordered: bool) -> Occurrence:
     stamp = o.stamp
     if stamp is None:
         return o
-    timestamp = AccuracyInterval(us, us, us, stamp.status)
+    local: Mapping[str, Any] = {}
+    if is_ordered:
+        local = {"node": stamp.node, "local_us": stamp.local_us, "local_clock": stamp.local_clock}
+    timestamp = AccuracyInterval(us, us, us, stamp.status, **local)
     if o.old is None and o.new is None:
         return Occurrence(o.name, timestamp, o.params, id=o.id, kind=o.key[0])
     return Occurrence(o.name, timestamp, id=o.id, old=o.old, new=o.new)
 
 
-def _identity(match: Occurrence, originals: dict[int, Occurrence]) -> Identity:
+def _identity(match: Occurrence, originals: Mapping[int, Occurrence]) -> Identity:
     found: list[tuple[str, Any]] = []
+    start_us = 0
     for name, part in (match.parts or {match.name: match}).items():
-        elements: Iterable[Occurrence] = part if isinstance(part, tuple) else (part,)
-        found.append((name, frozenset(_told(o, originals, n) for n, o in enumerate(elements))))
+        elements: Sequence[Occurrence]
+        if isinstance(part, tuple):
+            elements = part
+            told = [_told(o, originals, number) for number, o in enumerate(part)]
+        else:
+            elements = (part,)
+            told = [_told(part, originals, part.us - start_us)]
+        found.append((name, frozenset(told)))
+        start_us = elements[-1].us if elements else start_us
     return frozenset(found)
 
 
-def _told(o: Occurrence, originals: dict[int, Occurrence], number: int) -> Any:
+def _told(o: Occurrence, originals: Mapping[int, Occurrence], number: int) -> Any:
     if o.parts:
         return _identity(o, originals)
     original = originals.get(id(o))
     if original is not None:
         return id(original)
-    # A clock's moment is the same in every world; when a tick is, depends on the world.
+    # A clock's moment is the same in every world; a tick's is as long after what it began with.
     return (o.name, o.us if o.key[0] == "clock" else number)

@@ -8,13 +8,23 @@ definition says (`reference.py`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import combinations, count, islice
 from random import Random
 from typing import Any
 
-from activedb.events import Expression, Occurrence
+from activedb.events import (
+    Conjunction,
+    Expression,
+    Occurrence,
+    Periodic,
+    Plus,
+    Query,
+    TimedOut,
+    precedes,
+)
+from activedb.events import Sequence as Sequence_
 
 from .telling import Outcome, numbered
 from .worlds import (
@@ -32,6 +42,8 @@ __all__ = ["END_US", "Case", "drawn", "shown"]
 
 END_US = 40 * SECOND_US
 """The time to which detectors and worlds are advanced in the end."""
+WIDEST_US = 5 * SECOND_US
+"""No interval is wider."""
 CELLS_MAX = 400
 """With more worlds than these, a case is drawn again."""
 
@@ -121,11 +133,30 @@ class Case:
         return None
 
     def impossible(self, made: Counter[Identity]) -> str | None:
-        """Tell of a match that was made and is in no world."""
+        """Tell of a match that was made and is in no world.
+
+        That is, of those that what had been told by then allows: a later event may tell, by its
+        local clock, when an earlier one was.
+        """
         wrong = made - self.possible
         for times in self.worlds if wrong else ():
             wrong = wrong - self._in_any_order(times)
+        for told in range(len(self.events) - 1, 0, -1) if wrong else ():
+            wrong = wrong - self._possible_by_then(told)
         return f"made {shown(wrong)}; not made in any world" if wrong else None
+
+    def _possible_by_then(self, count: int) -> Counter[Identity]:
+        """What some world makes of so many events, and those yet to come that may be before one."""
+        told = self.events[:count]
+        later = [x for x in self.events[count:] if not all(precedes(o, x) for o in told)]
+        numbers = [number_of(o) for o in (*told, *later)]
+        events = [numbered(o, n) for n, o in enumerate((*told, *later))]
+        durations_us = durations(self.expression, END_US)
+        worlds = Worlds(events, durations_us, clock=has_clock(self.expression)).worlds(Random(0))
+        case = Case(self.expression, events, list(islice(worlds, CELLS_MAX)))
+        return Counter(
+            {_renumbered(identity, numbers): number for identity, number in case.possible.items()}
+        )
 
     def missed(self, made: Counter[Identity]) -> str | None:
         """Tell of a match that was not made though all is known, pair by pair."""
@@ -134,8 +165,11 @@ class Case:
 
     @property
     def is_known(self) -> bool:
-        """Whether the timestamps of any two tell how these lie to each other."""
-        if len(self.worlds) > 1:
+        """Whether nothing may be missed: completeness is claimed of expressions that are flat.
+
+        And if the timestamps of any two events tell how these lie to each other.
+        """
+        if len(self.worlds) > 1 or not is_flat(self.expression):
             return False
         differences_us = durations(self.expression, END_US)
         pairs = combinations(self.events, 2)
@@ -159,6 +193,8 @@ class Case:
                     for times, found in zip(self.worlds, self.made, strict=True)
                     if identity in found
                 )
+                if identity not in made_at(self.expression, self.events, times, END_US - WIDEST_US):
+                    continue  # in another world time completes it only after the end
                 return f"neither made nor told {shown([identity])}; made in {self._world(times)}"
         return None
 
@@ -178,6 +214,34 @@ class Case:
             for o, us in zip(self.events, times, strict=True)
         )
         return f"the world {told}"
+
+
+def _renumbered(identity: Any, numbers: Sequence[int]) -> Any:
+    return frozenset(
+        (name, frozenset(_renamed(each, numbers) for each in bound))
+        if isinstance(bound, frozenset)
+        else (name, bound)
+        for name, bound in identity
+    )
+
+
+def _renamed(each: Any, numbers: Sequence[int]) -> Any:
+    return numbers[each] if isinstance(each, int) else _renumbered(each, numbers)
+
+
+def is_flat(expression: Expression) -> bool:
+    """Whether it combines primitive events: any of several, negated ones, or many."""
+    return not isinstance(expression, Plus | Periodic | TimedOut) and not any(
+        isinstance(each, Sequence_ | Conjunction | Query | Plus | Periodic | TimedOut)
+        for part in expression.children
+        for each in _walk(part)
+    )
+
+
+def _walk(expression: Expression) -> Iterator[Expression]:
+    yield expression
+    for child in expression.children:
+        yield from _walk(child)
 
 
 def _events_of(identity: Any) -> frozenset[int]:

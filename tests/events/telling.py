@@ -57,11 +57,14 @@ class Outcome:
     ----------
     made : Counter of Identity
     undecided : list
-        All that it left open, of every node.
+        All that it left open, at whatever step.
+    left : sequence
+        What is open in the end.
     """
 
     made: Counter[Identity] = field(default_factory=Counter)
     undecided: list[Any] = field(default_factory=list)
+    left: Sequence[Any] = ()
 
     @property
     def candidates(self) -> set[Identity]:
@@ -202,4 +205,5 @@ def tell(
     told.advance(end_us)
     if resolve is not None:
         told.resolve(resolve)
+    told.outcome.left = told.detectors[-1].undecided
     return told.outcome

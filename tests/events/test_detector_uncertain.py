@@ -141,7 +141,7 @@ def test_exact_end_before_an_interval_that_may_precede_it_is_never_forgotten_unn
     assert detector.partials == 0
     with pytest.raises(UncertainOrder, match="expect_intervals"):
         detector.feed(late)
-    assert len(detector.feed(Occurrence("A", 8))) == 0
+    assert len(detector.feed(Occurrence("A", 8))) == 1, "the event that it raised for is kept"
     for policy in ("certain", "reading"):
         detector = Detector(seq(C, A), on_uncertain=policy)
         assert detector.feed(exact) == detector.feed(late) == []
@@ -435,3 +435,30 @@ def test_stamps_of_width_0_keep_their_local_clock() -> None:
         for name, local_us in (("A", 1), ("N", 5)):
             detector.feed(at(name, local_us))
         assert detector.feed(at("B", 9)) == []
+
+
+def test_doubtful_part_stays_doubtful_when_what_it_depends_on_is_forgotten() -> None:
+    detector = Detector(seq(seq(A, ~N).within(2e-5), B))
+    assert detector.feed(o("N30-50")) == detector.feed(o("A40")) == detector.advance(80) == []
+    detector.trim(80)
+    assert detector.feed(o("B80")) == []
+    assert len(detector.undecided) == 1
+
+
+def test_candidate_made_since_may_be_chosen_with_its_choice() -> None:
+    detector = Detector(seq(A, B).context("continuous"))
+    a1, a2 = o("A2"), o("A2-5")
+    made = [match for each in (a1, o("B2-3"), a2, o("B5")) for match in detector.feed(each)]
+    while detector.undecided:
+        choice = detector.undecided[-1 if len(detector.undecided) == 1 else 0]
+        last = [n for n, parts in enumerate(choice.candidates) if parts["B"].us == 5]
+        made += detector.resolve(choice.identity, last)
+    assert sorted(match.parts["A"].us for match in made) == [2, 3]
+    assert {match.parts["B"].us for match in made} == {5}
+
+
+def test_possible_match_keeps_order_and_window_together() -> None:
+    # Either B is possible, not both: A is before 3 for the first, and not before it for the second.
+    both = seq(A, many(B, 2, 2)).within(4e-6)
+    assert run(both, "B1-3 A2-4 B7-10", "possible") == []
+    assert run(both, "B1-4 A2-4 B7-10", "possible") == ["A2-4 B1-4 B7-10"]

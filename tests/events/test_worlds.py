@@ -20,6 +20,7 @@ from activedb.events import (
     precedes,
     seq,
 )
+from activedb.events._worlds import Worlds as Tried
 
 from .judging import END_US, shown
 from .worlds import SECOND_US, Worlds, durations, has_clock, made_at, tied_orders
@@ -151,3 +152,37 @@ def test_tied_orders_are_all_but_of_exact_times() -> None:
     assert len(found) == 3
     assert all(ranks[0] < ranks[1] for ranks in found)
     assert not precedes(events[0], events[1])
+
+
+def test_worlds_that_a_detector_tries_are_as_many() -> None:
+    """Cells are enumerated twice, here and in the detector, by different code."""
+    random = Random(f"{SEED} cells")
+    clock = LocalClock("started at noon")
+    compared = 0
+    while compared < 100 * SCALE:
+        events = []
+        for n in range(random.randint(1, 4)):
+            low, width = random.randint(0, 4), random.choice([0, 1, 2, 3])
+            more = {"node": "n", "local_us": low * SECOND_US + n * 7, "local_clock": clock}
+            us = low * SECOND_US
+            stamp = AccuracyInterval(
+                us, us, us + width * SECOND_US, **(more if random.random() < 0.4 else {})
+            )
+            events.append(Occurrence("A", stamp, {"n": n}))
+        differences = {0, random.randint(1, 4) * SECOND_US}
+        expected = Worlds(events, differences)
+        if not expected.are_possible:
+            continue
+        count = sum(1 for _ in expected.cells())
+        tried = Tried(events, differences).all(1000, random)
+        assert tried is not None
+        assert len(set(tried)) == len(tried) <= count
+        # Cells that lie within one microsecond have no times.
+        if not any(o.stamp is not None and o.stamp.local_clock for o in events):
+            assert len(tried) == count
+            compared += 1
+        for times in tried:
+            assert all(o.low_us <= us <= o.high_us for o, us in zip(events, times, strict=True))
+            for a, b in combinations(range(len(events)), 2):
+                if precedes(events[a], events[b]) and not precedes(events[b], events[a]):
+                    assert times[a] <= times[b]

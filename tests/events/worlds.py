@@ -65,9 +65,18 @@ def number_of(o: Occurrence) -> int:
 def identity_of(parts: Mapping[str, Any]) -> Identity:
     """Return which match it is that has these parts.
 
-    Ticks are counted: when they are, depends on the true time of what they began with.
+    When ticks are, depends on the true time of what they began with: one is told by how long it is
+    after that, which is the part before; several are counted.
     """
-    return frozenset((name, _bound(name, bound)) for name, bound in parts.items())
+    found: list[tuple[str, Any]] = []
+    start: Any = None
+    for name, bound in parts.items():
+        if name == "tick" and isinstance(bound, Occurrence) and start is not None:
+            found.append((name, bound.us - start.us))
+        else:
+            found.append((name, _bound(name, bound)))
+        start = bound[-1] if isinstance(bound, tuple) and bound else bound
+    return frozenset(found)
 
 
 def _bound(name: str, bound: Any) -> Any:

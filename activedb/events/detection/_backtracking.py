@@ -380,14 +380,14 @@ class Backtracking:
             window_us is None or self._most_us(first, o) <= window_us
         )
         predicates = layout.predicates
-        if is_last and (
-            layout.begins_negated
-            or predicates.final
-            or predicates.readings
-            or any(predicates.leaving)
-        ):
-            surely = False
         path = [*prefix, (number, entry)]
+        if is_last and layout.begins_negated:
+            negated = self._negated(path, is_closed=False)
+            if negated is None:
+                return False, False
+            surely = surely and not negated
+        if is_last and (predicates.final or predicates.readings or any(predicates.leaving)):
+            surely = False
         if not predicates.are_staged:
             return True, surely
         parts = parts_of(self._candidate(path), layout.stages)

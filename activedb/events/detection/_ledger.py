@@ -77,7 +77,7 @@ class Ledger:
             if not chosen:
                 break
             pending = [each for each in pending if not any(each is other for other in chosen)]
-            if self.context is Context.CUMULATIVE:
+            if self.context is Context.CUMULATIVE and len(chosen) > 1:
                 chosen = [self._merged(chosen, journal)]
             for each in chosen:
                 if each.entry is None:

@@ -63,6 +63,8 @@ class Shared:
         Events that are yet to be fed, and may lie before some that was fed.
     latest_us : int
         The latest upper end of what was fed.
+    misses : bool
+        Whether this step might have completed matches with events that were not kept.
     reach_us, late_us : int
         How far from its reading an event may lie at most; and how much later.
     """
@@ -81,6 +83,7 @@ class Shared:
         "keeps_ends",
         "late_us",
         "latest_us",
+        "misses",
         "policy",
         "reach_us",
         "step",
@@ -102,6 +105,7 @@ class Shared:
         self.decided = 0
         self.follows: dict[int, list[int]] = {}
         self.awaited: list[Occurrence] = []
+        self.misses = False
         self.reach_us = 0
         self.late_us = 0
         self.latest_us = -(2**63)

@@ -145,8 +145,10 @@ class PeriodicNode(Node):
             if relation.precedes(each[3], start[3])
             and self.periodic.consumption in (Context.CHRONICLE, Context.CUMULATIVE)
         ]
-        return self._is_known([start, *others]) and self._is_tick_known(
-            low_us + since_us, high_us + since_us, others
+        return (
+            self._is_known([start, *others])
+            and self._is_as_read([start, *others])
+            and self._is_tick_known(low_us + since_us, high_us + since_us, others)
         )
 
     def _is_count_known(self, end: Entry) -> bool:
@@ -201,7 +203,8 @@ class PeriodicNode(Node):
                 continue
             self._schedule(start, moment.us, moment)
             if self._is_sure(start, since_us):
-                if self._is_open(start, start[0] + since_us):
+                us = start[0] + since_us
+                if self._is_waiting(start, us) and self._is_open(start, us):
                     together = self._together(start, start[0] + since_us)
                     made.append(self._occurrence(together, [start[0] + since_us], None))
             else:
@@ -399,10 +402,11 @@ class PeriodicNode(Node):
             if end is not None and (self.closed_us is None or end[0] > self.closed_us):
                 self.closed_us = end[0]
         self.starts = [entry for entry in self.starts if entry[2] not in gone]
+        may_precede = self.shared.policy.relation.may_precede
         self.ends = [
             end
             for end in self.ends
-            if end[0] >= before_us or any(e[3].high_us < end[3].low_us for e in self.starts)
+            if end[0] >= before_us or any(may_precede(e[3], end[3]) for e in self.starts)
         ]
 
     def write(self, state: StateWriter) -> Any:

@@ -207,6 +207,10 @@ class Exclusion:
 
     def is_one_step(self, r: Possible, c: Possible) -> bool:
         """Return whether one step completes both for certain."""
+        if r.is_closed and c.is_closed:
+            a, b = r.entries[0], c.entries[0]
+            begun = self.relation.begins(a[3])
+            return a[2] == b[2] or (begun[0] == begun[1] and begun == self.relation.begins(b[3]))
         return (
             r.is_closed is c.is_closed
             and len(r.ends) == len(c.ends) == 1
@@ -227,6 +231,9 @@ class Exclusion:
 
     def is_before(self, r: Possible, c: Possible) -> bool:
         """Return whether a step completes r before one completes c, for certain."""
+        if r.is_closed and c.is_closed:
+            begins = self.relation.begins
+            return begins(r.entries[0][3])[1] < begins(c.entries[0][3])[0]
         if r.is_closed or c.is_closed:
             return False
         return all(any(self.relation.is_later_step(a, b) for b in c.ends) for a in r.ends)

@@ -200,10 +200,10 @@ class SequenceNode(CombinationNode):
 
     def possible(self, group: Group, items: list[Item], moment: Moment) -> Iterator[Possible]:
         """The candidates that the items complete, where the order of events may be unknown."""
-        policy = self.shared.policy
-        last = self.last_stage
-        new = [entry for entry, stages, _ in items if any(stage < last for stage in stages)]
-        policy.refuse_forgotten(new, self.ended_us)
+        last, policy = self.last_stage, self.shared.policy
+        for entry, stages, _ in items:
+            if any(stage < last for stage in stages) and policy.misses(entry, self.ended_us):
+                self.shared.misses = True
         found = self._search(group, moment).completed([(e, stages) for e, stages, _ in items])
         return self.shared.bound.taken(found, self.name, is_sorted=False)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from activedb.errors import PatternError, UncertainOrder
+from activedb.errors import PatternError
 from activedb.events._occurrence import Occurrence
 from activedb.events._precedence import precedes
 from activedb.events.detection._entry import Entry
@@ -157,35 +157,20 @@ class Policy:
         """Return whether what is not certain stays open."""
         return self.name != "reading"
 
-    def refuse_forgotten(self, new: Iterable[Entry], ended_us: int) -> None:
-        """Refuse events that may precede some that were not kept, since nothing could follow them.
+    def misses(self, entry: Entry, ended_us: int) -> bool:
+        """Return whether an event may precede some that were not kept, and whoever asks is told.
 
-        Only intervals can: an exact event that is fed late completes nothing. And only if the
-        policy is to raise: those that want what is possible keep all, for the others what is not
-        kept makes no difference, as what is completed so is not certain.
+        Only an interval can, such as others can follow: an exact event that is fed late completes
+        nothing. And only if the policy is to raise: those that want what is possible keep all, for
+        the others what is not kept makes no difference, as what is completed so is not certain.
 
         Parameters
         ----------
-        new : iterable of Entry
-            Such as others can follow.
         ended_us : int
             When the latest event happened that was not kept.
-
-        Raises
-        ------
-        UncertainOrder
-            Without candidates, as these are not known any more.
         """
-        if self.name != "raise":
-            return
-        for entry in new:
-            if entry[3].low_us < ended_us and not is_exact(entry[3]):
-                raise UncertainOrder(
-                    f"{entry[3]} may have happened before an event with an exact timestamp that "
-                    "was fed before, and is not kept as nothing exact could be last with it: call "
-                    "Detector.expect_intervals before, feed events in the order in which their "
-                    "intervals begin, or choose a policy with on_uncertain="
-                )
+        o = entry[3]
+        return self.name == "raise" and o.low_us < ended_us and not is_exact(o)
 
 
 def is_exact(o: Occurrence) -> bool:

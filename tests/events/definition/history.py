@@ -67,16 +67,16 @@ class History:
 
 
 def _is_ordered_locally(x: Made, y: Made) -> bool:
-    """Whether all that both are made of happened at one time, and their local clock orders it."""
-    if x.low_us != x.high_us or y.low_us != y.high_us:
-        return False
-    return all(
-        a.event is not None
-        and b.event is not None
-        and a.us == x.us == y.us == b.us
-        and precedes(a.event, b.event)
-        for a in x.leaves
-        for b in y.leaves
+    """Whether the local clock orders all that happened at the moment where one ends and one begins.
+
+    What time alone has completed at that moment no clock has stamped.
+    """
+    last = [a for a in x.leaves if a.us == x.high_us]
+    first = [b for b in y.leaves if b.us == y.low_us]
+    return bool(last and first) and all(
+        a.event is not None and b.event is not None and precedes(a.event, b.event)
+        for a in last
+        for b in first
     )
 
 

@@ -1,0 +1,196 @@
+"""Worlds: the true times that the timestamps of some events allow.
+
+What an expression makes depends on how differences of true times compare with the durations in it:
+which of two events was first, whether a window was over. Worlds in which all these comparisons come
+out alike make the same; such a set of worlds is a *cell*.
+
+Constraints are bounds on differences, closed under the triangle inequality (difference bound
+matrices; D. Dill, "Timing Assumptions and Verification of Finite-State Concurrent Systems", 1989).
+A bound is an int: ``2 v + 1`` for "at most v", ``2 v`` for "less than v".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations, pairwise
+from random import Random
+
+from activedb.events._occurrence import Occurrence
+from activedb.events._precedence import precedes
+
+__all__ = ["Worlds"]
+
+Bounds = list[list[int]]
+Times = tuple[int, ...]
+
+_NO_BOUND = 2**62
+_TRIES = 8
+
+
+class Worlds:
+    """The worlds of some events.
+
+    Parameters
+    ----------
+    events : sequence of Occurrence
+        Primitive ones.
+    differences_us : iterable of int
+        The durations with which differences of times are compared.
+    moments_us : iterable of int
+        The moments with which times are compared.
+
+    Complexity: O(n³) for n events; O(n²) for each world drawn or pair of events compared.
+    """
+
+    def __init__(
+        self,
+        events: Sequence[Occurrence],
+        differences_us: Iterable[int] = (0,),
+        moments_us: Iterable[int] = (),
+    ):
+        self.events = events
+        self._zero = len(events)  # the number that stands for time 0
+        self._cuts = sorted({sign * us for us in differences_us for sign in (1, -1)})
+        self._moments = sorted(set(moments_us))
+        self._start = self._allowed(is_strict=True) or self._allowed(is_strict=False)
+
+    def _allowed(self, *, is_strict: bool) -> Bounds | None:
+        events, zero = self.events, self._zero
+        bounds = [[_NO_BOUND] * (zero + 1) for _ in range(zero + 1)]
+        for i in range(zero + 1):
+            bounds[i][i] = 1
+        for i, o in enumerate(events):
+            bounds[i][zero], bounds[zero][i] = 2 * o.high_us + 1, 2 * -o.low_us + 1
+        clocked = [
+            (i, o)
+            for i, o in enumerate(events)
+            if o.stamp is not None and o.stamp.local_clock is not None
+        ]
+        for i, a in clocked:
+            for j, b in clocked:
+                if i != j and precedes(a, b):
+                    # Two that a local clock has ordered may be within one microsecond.
+                    is_below = is_strict and a.low_us < b.high_us
+                    bounds[i][j] = min(bounds[i][j], 0 if is_below else 1)
+        return _closed(bounds)
+
+    def in_order(self, chain: Sequence[int]) -> Worlds | None:
+        """Those in which the events with these numbers occur one after the other; None: in none."""
+        if self._start is None:
+            return None
+        bounds = self._start
+        for i, j in pairwise(chain):
+            if _sum(0, bounds[j][i]) < 1:
+                return None
+            bounds = _tightened(bounds, i, j, 0)
+        found = object.__new__(Worlds)
+        found.events, found._zero = self.events, self._zero
+        found._cuts, found._moments, found._start = self._cuts, self._moments, bounds
+        return found
+
+    def all(self, most: int, random: Random) -> list[Times] | None:
+        """One of each cell; None if there are more than so many cells."""
+        found: list[Times] = []
+        if self._start is None:
+            return found
+        pairs = list(combinations(range(self._zero + 1), 2))
+        for count, cell in enumerate(self._split(self._start, pairs)):
+            if count == most:
+                return None
+            times = self._times(cell, random)
+            if times is not None:
+                found.append(times)
+        return found
+
+    def some(self, count: int, random: Random) -> Iterator[Times]:
+        """So many, drawn."""
+        if self._start is not None:
+            for _ in range(count):
+                times = self._times(self._start, random)
+                if times is not None:
+                    yield times
+
+    def _split(self, bounds: Bounds, pairs: list[tuple[int, int]]) -> Iterator[Bounds]:
+        """Yield every combination of answers that some times give."""
+        while pairs:
+            i, j = pairs.pop()
+            ranges = self._ranges(bounds, i, j)
+            if len(ranges) > 1:
+                break
+        else:
+            yield bounds
+            return
+        for above, below in ranges:
+            yield from self._split(
+                _tightened(_tightened(bounds, i, j, above), j, i, below), list(pairs)
+            )
+
+    def _ranges(self, bounds: Bounds, i: int, j: int) -> list[tuple[int, int]]:
+        """The ranges into which comparisons divide the difference of two, and the cuts between."""
+        above, below = bounds[i][j], bounds[j][i]
+        cuts = self._moments if j == self._zero else self._cuts
+        found: list[tuple[int, int]] = []
+        last = below
+        for cut in cuts:
+            if _sum(2 * cut + 1, below) < 1 or _sum(above, 1 - 2 * cut) < 1:
+                continue
+            if _sum(2 * cut, last) > 0:
+                found.append((2 * cut, last))
+            found.append((2 * cut + 1, 1 - 2 * cut))
+            last = -2 * cut
+        if not found or _sum(above, last) > 0:
+            found.append((above, last))
+        return found
+
+    def _times(self, bounds: Bounds, random: Random) -> Times | None:
+        """Times within the bounds; None if there are none that are whole microseconds."""
+        for _ in range(_TRIES):
+            found = self._drawn(bounds, random)
+            if found is not None:
+                return found
+        return None
+
+    def _drawn(self, bounds: Bounds, random: Random) -> Times | None:
+        """The same; what is chosen for some leaves some for the others, or none."""
+        zero = self._zero
+        found: dict[int, int] = {}
+        for i in random.sample(range(zero), zero):
+            high, low = bounds[i][zero], bounds[zero][i]
+            for j, us in found.items():
+                high = min(high, _sum(bounds[i][j], 2 * us + 1))
+                low = min(low, _sum(bounds[j][i], 1 - 2 * us))
+            # The ends that belong to it, or the integers next to them.
+            most, least = (high - 1) >> 1, -((low - 1) >> 1)
+            if most < least:
+                return None
+            quarter = (most - least) // 4
+            found[i] = random.choice((least, most, random.randint(least + quarter, most - quarter)))
+        return tuple([found[i] for i in range(zero)])
+
+
+def _sum(a: int, b: int) -> int:
+    """The bound on a sum, from those on its terms; it is below 1 if nothing fulfils both."""
+    return ((a >> 1) + (b >> 1)) * 2 + (a & b & 1)
+
+
+def _tightened(bounds: Bounds, i: int, j: int, bound: int) -> Bounds:
+    """With one more bound, which leaves something, on the difference of i and j."""
+    if bound >= bounds[i][j]:
+        return bounds
+    across = bounds[j]
+    return [
+        [min(old, _sum(through, further)) for old, further in zip(row, across, strict=True)]
+        for row in bounds
+        for through in (_sum(row[i], bound),)
+    ]
+
+
+def _closed(bounds: Bounds) -> Bounds | None:
+    """All bounds that follow; None if nothing fulfils them."""
+    for k, through in enumerate(bounds):
+        for row in bounds:
+            first = row[k]
+            if first < _NO_BOUND:
+                for j, further in enumerate(through):
+                    row[j] = min(row[j], _sum(first, further))
+    return None if any(bounds[i][i] < 1 for i in range(len(bounds))) else bounds
