@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from activedb.columnar import ColumnarDetector, EventColumns
-from activedb.events import Detector, Occurrence, event, seq
+from activedb.events import Detector, event, seq
 from activedb.events.terms import part
 
 from ..events.descriptions import Labels, described_match
