@@ -55,7 +55,8 @@ class Undo:
             state.written[saved.place][saved.keys] = saved.written
             if len(saved.heads):
                 state.heads[saved.place][saved.keys] = saved.heads
-        log, log.used, state.last_arrival = self._log
+        log, used, last_arrival = self._log
+        log.used, state.last_arrival = used, last_arrival
 
     def _save(self, place: int, keys: Ints | slice) -> _Saved:
         heads = self._state.heads[place]
@@ -92,9 +93,9 @@ def _written(layout: Layout, place: int, rows: Rows, size: int) -> list[Ints | s
             if isinstance(key, Parameter):
                 column = rows.columns[layout.columns.index((key.name, True))]
                 found.append(column[chosen])
+                count += len(column)
             elif isinstance(key, int | np.integer):
                 found.append(np.array([key], np.int64))
             else:
                 return [slice(None)]
-            count += len(found[-1])
     return [slice(None)] if count > size // 4 else found
