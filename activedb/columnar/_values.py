@@ -47,7 +47,7 @@ def numbers_of(
         return _plain(name, column), column.astype(np.float64), np.zeros(len(column), bool)
     unknown = column.is_null().to_numpy(zero_copy_only=False)
     type_ = column.type
-    if pa.types.is_null(type_):
+    if unknown.all():  # of whatever type the column is: no value says anything of its kind
         return Kind("null"), np.zeros(len(column)), unknown
     if pa.types.is_dictionary(type_):
         type_ = type_.value_type

@@ -45,11 +45,11 @@ class VersionLog:
         needed = self.used + count
         if needed > len(self.values):
             size = max(needed, 2 * len(self.values), 1024)
-            for name in ("values", "us", "arrivals", "before"):
-                old = getattr(self, name)
-                new = np.empty(size, old.dtype)
+            columns = (self.values, self.us, self.arrivals, self.before)
+            longer = [np.empty(size, column.dtype) for column in columns]
+            for old, new in zip(columns, longer, strict=True):
                 new[: self.used] = old[: self.used]
-                setattr(self, name, new)
+            self.values, self.us, self.arrivals, self.before = longer  # all at once, or none
         return self.used
 
     def copy(self) -> VersionLog:
@@ -142,10 +142,15 @@ class VersionLog:
         places_since(keys, heads, self.us, self.before, since_us, found)
         return found[:, 0], found[:, 1]
 
-    def trim(self, heads: list[Ints], histories: list[int], mark: At) -> None:
-        """Forget what is not needed, if it is worth it: amortised O(1) per version."""
+    def trimmed(
+        self, heads: list[Ints], histories: list[int], mark: At
+    ) -> tuple[VersionLog, list[Ints]] | None:
+        """Copy without what is not needed, with its heads, if it is worth it; else None.
+
+        Amortised O(1) per version.
+        """
         if self.used <= 2 * self._kept + _SPARE:
-            return
+            return None
         moved: Ints = np.empty(self.used, np.int64)
         kept = 0
         for of_table, history_us in zip(heads, histories, strict=True):
@@ -154,15 +159,14 @@ class VersionLog:
                     of_table, self.us, self.before, mark.us, mark.us - history_us, moved, kept
                 )
         chosen = moved[:kept]
-        places = np.full(self.used, NONE, np.int64)
+        places = np.full(self.used + 1, NONE, np.int64)  # the last is where `NONE` points
         places[chosen] = np.arange(kept)
+        made = VersionLog()
         for name in ("values", "us", "arrivals"):
-            setattr(self, name, getattr(self, name)[chosen])
-        self.before = relinked(self.before, chosen, places)
-        for of_table in heads:
-            there = of_table != NONE
-            of_table[there] = places[of_table[there]]
-        self.used = self._kept = kept
+            setattr(made, name, getattr(self, name)[chosen])
+        made.before = relinked(self.before, chosen, places)
+        made.used = made._kept = kept
+        return made, [places[of_table] for of_table in heads]
 
 
 @jit

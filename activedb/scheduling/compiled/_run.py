@@ -21,6 +21,7 @@ from activedb.scheduling.compiled._results import ColumnRefusal, ColumnResults
 from activedb.scheduling.compiled._rows import Rows, is_exact, split
 from activedb.scheduling.compiled._state import ColumnState
 from activedb.scheduling.compiled._threads import run_plan
+from activedb.scheduling.compiled._undo import Undo
 
 __all__ = ["DECISIONS", "ColumnRun"]
 
@@ -109,6 +110,10 @@ class ColumnRun:
     def feed(self, batch: EventBatch, punctuation_us: int | None = None) -> ColumnResults:
         """Take events; run those that a punctuation has passed.
 
+        All or nothing: if it raises (Ctrl-C, or what is no `Exception` in a function), it is as if
+        it had not been called, and may be called again; unless `punctuation_us` has moved: then
+        all has taken effect, and only the results are lost.
+
         Parameters
         ----------
         batch : EventBatch
@@ -120,47 +125,68 @@ class ColumnRun:
         -------
         ColumnResults
         """
-        refused = self._take(batch)
-        if punctuation_us is None or (
-            self.punctuation_us is not None and punctuation_us <= self.punctuation_us
-        ):
-            results = ColumnResults(self.layout, self._nothing())
-        else:
-            self.punctuation_us = punctuation_us
-            passed, self._waiting = split(self._waiting, punctuation_us)
-            results = self._run(Rows.joined(passed) if passed else self._nothing())
-            self.state.trim(At(punctuation_us, "", 0))
-        results.refused = refused
-        return results
+        known_us = self.punctuation_us
+        if punctuation_us is not None and known_us is not None and punctuation_us <= known_us:
+            punctuation_us = None
+        return self._step(batch, punctuation_us, is_last=False)
 
     def finish(self) -> ColumnResults:
-        """The end of the stream: run all that waits."""
-        waiting, self._waiting = self._waiting, []
-        results = self._run(Rows.joined(waiting) if waiting else self._nothing())
-        if len(results):  # what is not later would now come too late
-            after_us = int(results.us[-1]) + 1
-            self.punctuation_us = max(after_us, self.punctuation_us or after_us)
+        """Run all that waits, at the end of the stream; all or nothing, as `feed`."""
+        return self._step(None, None, is_last=True)
+
+    def _step(
+        self, batch: EventBatch | None, until_us: int | None, *, is_last: bool
+    ) -> ColumnResults:
+        known = (self.punctuation_us, self._waiting, self._arrivals)
+        undo: Undo | None = None
+        try:
+            reached_us, waiting, arrivals = known
+            passed: list[Rows] = []
+            refused: list[ColumnRefusal] = []
+            if batch is not None:
+                rows, refused = self._taken(batch)
+                arrivals += len(rows)
+                waiting = [*waiting, rows] if len(rows) else waiting
+            if is_last:
+                passed, waiting = waiting, []
+            elif until_us is not None:
+                passed, waiting = split(waiting, until_us)
+                reached_us = until_us
+            ran = Rows.joined(passed) if passed else self._nothing()
+            order = ran.order()
+            if order is not None:
+                ran = ran.take(order)
+            if len(ran):
+                undo = Undo(self.state, self.layout, ran)
+            results = self._run(ran)
+            results.refused = refused
+            if is_last and len(results):  # what is not later would now come too late
+                reached_us = max(int(results.us[-1]) + 1, known[0] or int(results.us[-1]) + 1)
+            self.punctuation_us, self._waiting, self._arrivals = reached_us, waiting, arrivals
+            if until_us is None:
+                return results
+        except BaseException:
+            self._planner = None  # it may know of rows that have not run
+            if undo is not None:
+                undo()
+            self.punctuation_us, self._waiting, self._arrivals = known
+            raise
+        self.state.trim(At(until_us, "", 0))
         return results
 
     # -- taking ----------------------------------------------------------------------------------
 
-    def _take(self, batch: EventBatch) -> list[ColumnRefusal]:
+    def _taken(self, batch: EventBatch) -> tuple[Rows, list[ColumnRefusal]]:
+        """Rows that are to wait, and what is refused."""
         codes = self._checker.codes(batch)
         columns, reasons = self._checker.check(batch, codes, self.punctuation_us)
-        count = len(batch) - len(reasons)
-        arrivals = np.arange(self._arrivals + 1, self._arrivals + count + 1)
-        self._arrivals += count
-        refused: list[ColumnRefusal] = []
+        kept = np.ones(len(batch), np.bool_)
+        kept[list(reasons)] = False
+        arrivals = np.cumsum(kept) + self._arrivals
         rows = Rows(codes, batch.us, arrivals, batch.ids, batch.params, columns)
         if reasons:
-            kept = np.ones(len(batch), np.bool_)
-            kept[list(reasons)] = False
-            rows.arrivals = np.cumsum(kept) + (self._arrivals - count)
             rows = rows.take(kept)
-            refused = [ColumnRefusal(row, reasons[row]) for row in sorted(reasons)]
-        if len(rows):
-            self._waiting.append(rows)
-        return refused
+        return rows, [ColumnRefusal(row, reasons[row]) for row in sorted(reasons)]
 
     def _nothing(self) -> Rows:
         none = np.empty(0, np.int64)
@@ -169,9 +195,7 @@ class ColumnRun:
     # -- running ---------------------------------------------------------------------------------
 
     def _run(self, rows: Rows) -> ColumnResults:
-        order = rows.order()
-        if order is not None:
-            rows = rows.take(order)
+        """Run rows, which are in the serial order."""
         count = len(rows)
         widths = self._widths[rows.codes]
         rows.slots = np.cumsum(widths) - widths
@@ -184,16 +208,15 @@ class ColumnRun:
         log = self.state.log
         if self.layout.has_history:
             log.reserve(total)
-        try:
-            results.not_compiled = self._why_python(rows)
-            if results.not_compiled is None:
-                rows.results = np.empty(total, np.float64)
-                self._run_compiled(rows, results)
-            else:
-                self._run_plain(rows, results)
-        finally:  # some of the places are taken, even if it was interrupted
-            log.used += total if self.layout.has_history else 0
-            self.state.last_arrival = max(self.state.last_arrival, int(rows.arrivals.max()))
+        results.not_compiled = self._why_python(rows)
+        if results.not_compiled is None:
+            rows.results = np.empty(total, np.float64)
+            self._run_compiled(rows, results)
+        else:
+            self._run_plain(rows, results)
+        if self.layout.has_history:
+            log.used += total
+        self.state.last_arrival = max(self.state.last_arrival, int(rows.arrivals.max()))
         return results
 
     def _run_plain(self, rows: Rows, results: ColumnResults) -> None:

@@ -287,4 +287,6 @@ class ColumnState:
         if self.mark is None or mark > self.mark:
             self.mark = mark
         histories = [table.history_us for table in self.tables]
-        self.log.trim(self.heads, histories, self.mark)
+        made = self.log.trimmed(self.heads, histories, self.mark)
+        if made is not None:
+            self.log, self.heads = made

@@ -63,16 +63,20 @@ def run_plan(
         threading.Thread(target=work, name=f"columns-{number}", daemon=True)
         for number in range(1, threads)
     ]
-    started = []
     try:
         for thread in others:
             thread.start()
-            started.append(thread)
         handout.work(chunk, alone)
     except BaseException as error:
         handout.stop(error)
-    for thread in started:
-        thread.join()
+    while True:  # Ctrl-C while it waits does not let the others go on
+        try:
+            for thread in others:
+                if thread.is_alive():  # one that has not begun finds the error and ends
+                    thread.join()
+            break
+        except BaseException as error:
+            handout.stop(error)
     if handout.error is not None:
         raise handout.error
     return handout.busy_s

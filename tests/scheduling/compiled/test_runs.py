@@ -158,7 +158,7 @@ def test_finish_moves_the_punctuation_past_what_it_ran() -> None:
     assert len(again.feed(EventBatch.of_arrays(["E"], [0], [9], {"key": [0], "x": [1.0]})).refused)
 
 
-def test_run_that_was_interrupted_leaves_chains_of_versions_whole() -> None:
+def test_feed_that_was_interrupted_leaves_no_version() -> None:
     class Stop(BaseException):
         pass
 
@@ -181,7 +181,7 @@ def test_run_that_was_interrupted_leaves_chains_of_versions_whole() -> None:
         feed(0)
     stops.clear()
     feed(10)
-    assert [value for _, value in run.state.all(table)[0]] == [0.0, 1.0, 0.0, 1.0, 2.0, 3.0]
+    assert [value for _, value in run.state.all(table)[0]] == [0.0, 1.0, 2.0, 3.0]
 
 
 # -- which functions are compiled ------------------------------------------------------------------
