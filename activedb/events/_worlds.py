@@ -144,14 +144,17 @@ class Worlds:
 
     def _times(self, bounds: Bounds, random: Random) -> Times | None:
         """Times within the bounds; None if there are none that are whole microseconds."""
-        for _ in range(_TRIES):
-            found = self._drawn(bounds, random)
+        for number in range(_TRIES):
+            found = self._drawn(bounds, random, is_central=number == _TRIES - 1)
             if found is not None:
                 return found
         return None
 
-    def _drawn(self, bounds: Bounds, random: Random) -> Times | None:
-        """The same; what is chosen for some leaves some for the others, or none."""
+    def _drawn(self, bounds: Bounds, random: Random, *, is_central: bool) -> Times | None:
+        """The same; what is chosen for some may leave no whole microsecond for the others.
+
+        Central ones leave most.
+        """
         zero = self._zero
         found: dict[int, int] = {}
         for i in random.sample(range(zero), zero):
@@ -164,7 +167,8 @@ class Worlds:
             if most < least:
                 return None
             quarter = (most - least) // 4
-            found[i] = random.choice((least, most, random.randint(least + quarter, most - quarter)))
+            central = random.randint(least + quarter, most - quarter)
+            found[i] = central if is_central else random.choice((least, most, central))
         return tuple([found[i] for i in range(zero)])
 
 

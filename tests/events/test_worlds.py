@@ -174,7 +174,7 @@ def test_worlds_that_a_detector_tries_are_as_many() -> None:
         if not expected.are_possible:
             continue
         count = sum(1 for _ in expected.cells())
-        tried = Tried(events, differences).all(1000, random)
+        tried = Tried(events, differences).all(10**6, random)
         assert tried is not None
         assert len(set(tried)) == len(tried) <= count
         # Cells that lie within one microsecond have no times.
