@@ -45,7 +45,7 @@ class ColumnRun:
     ----------
     program : Program
     threads : int
-        How many run at once at most, the one that calls included.
+        How many run at once at most; the one that calls waits for them.
     decision : str, optional
         ``"serial"``, the compiled serial order; ``"parallel"``, s-transactions that do not conflict
         on all threads; ``"python"``. By default each batch's cost and conflicts decide.

@@ -27,7 +27,10 @@ def run_plan(
     threads: int,
     chunk_rows: int,
 ) -> float:
-    """Run all rows of a plan; the thread that calls is one of those that do.
+    """Run all rows of a plan on other threads, while the one that calls waits.
+
+    Ctrl-C comes to the main thread: were that among those that take rows, it might be interrupted
+    between taking the latch and knowing that it has it.
 
     Parameters
     ----------
@@ -59,27 +62,35 @@ def run_plan(
         except BaseException as error:
             handout.stop(error)
 
-    others = [
+    workers = [
         threading.Thread(target=work, name=f"columns-{number}", daemon=True)
-        for number in range(1, threads)
+        for number in range(1, threads + 1)
     ]
     try:
-        for thread in others:
+        for thread in workers:
             thread.start()
-        handout.work(chunk, alone)
+        for thread in workers:
+            thread.join()
     except BaseException as error:
         handout.stop(error)
-    while True:  # Ctrl-C while it waits does not let the others go on
-        try:
-            for thread in others:
-                if thread.is_alive():  # one that has not begun finds the error and ends
-                    thread.join()
-            break
-        except BaseException as error:
-            handout.stop(error)
+        _wait_for(workers, handout)
     if handout.error is not None:
         raise handout.error
     return handout.busy_s
+
+
+def _wait_for(threads: list[threading.Thread], handout: _Handout) -> None:
+    """Wait until threads that were stopped have ended, though Ctrl-C comes again.
+
+    One that has not begun yet finds that it is stopped, and takes nothing.
+    """
+    while any(thread.is_alive() for thread in threads):
+        try:
+            for thread in threads:
+                if thread.is_alive():
+                    thread.join()
+        except BaseException as error:
+            handout.stop(error)
 
 
 class _Handout:
