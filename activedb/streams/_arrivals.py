@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -33,6 +35,7 @@ __all__ = [
 ]
 
 _SHOWN_MAX = 60  # characters of what was given instead of events
+_WORD = re.compile(r"\w+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,11 +218,14 @@ def _events(
     for position, (kind, us, event_id, raw, low_us, high_us, values) in enumerate(heads):
         params = dict(zip(names, values, strict=True))
         shown = _shown(params)
-        problem = _problem(stream, kind, params)
+        problem = _problem(stream, kind, params, raw)
         if problem is None and us is None:
-            problem = "the timestamp is missing or cannot be parsed"
+            why = _because([stream.timestamp], raw)
+            problem = f"the timestamp is missing or cannot be parsed{why}"
         if problem is None and batch.has_intervals and (low_us is None or high_us is None):
-            problem = "the accuracy of the timestamp is missing or cannot be parsed"
+            accuracy = stream.accuracy
+            why = _because(accuracy if isinstance(accuracy, tuple) else [str(accuracy)], raw)
+            problem = f"the accuracy of the timestamp is missing or cannot be parsed{why}"
         if problem is None:
             try:
                 when = _time(us, low_us, high_us)
@@ -240,14 +246,37 @@ def _time(us: int, low_us: int | None, high_us: int | None) -> Timestamp:
     return AccuracyInterval(us, low_us, high_us)
 
 
-def _problem(stream: Stream, kind: str | None, params: Mapping[str, Any]) -> str | None:
+def _problem(
+    stream: Stream, kind: str | None, params: Mapping[str, Any], raw: str | None = None
+) -> str | None:
     required = stream.types.get(kind) if kind is not None else None
     if required is None:
         return f"unknown event type {kind!r}; stream {stream.name} has {', '.join(stream.types)}"
     missing = [name for name in required if params.get(name) is None]
     if missing:
-        return f"event {kind} lacks {', '.join(missing)}"
+        expressions = stream.params or {}
+        why = _because([expressions[name] for name in missing if name in expressions], raw)
+        return f"event {kind} lacks {', '.join(missing)}{why}"
     return None
+
+
+def _because(expressions: Iterable[str], raw: str | None) -> str:
+    """Return which expressions gave NULL, and for which values of a row that is shown."""
+    texts = ", ".join(dict.fromkeys(expressions))
+    if raw is None or not texts:
+        return ""
+    try:
+        row = json.loads(raw)
+    except ValueError:  # the text of a row that was not understood
+        row = None
+    words = set(_WORD.findall(texts.casefold()))
+    columns = row.items() if isinstance(row, dict) else ()
+    given = [
+        f"{name} = {_short(value)}"
+        for name, value in columns
+        if name.casefold() in words and value is not None
+    ]
+    return f": {texts} is NULL" + (f" for {', '.join(given)}" if given else "")
 
 
 def require_keepable(o: Occurrence) -> Occurrence:
@@ -265,9 +294,12 @@ def require_keepable(o: Occurrence) -> Occurrence:
 
 
 def _named(given: object) -> str:
+    return f"{_short(given)}, of type {type(given).__name__}"
+
+
+def _short(given: object) -> str:
     text = repr(given)
-    shown = text if len(text) <= _SHOWN_MAX else f"{text[: _SHOWN_MAX - 1]}…"
-    return f"{shown}, of type {type(given).__name__}"
+    return text if len(text) <= _SHOWN_MAX else f"{text[: _SHOWN_MAX - 1]}…"
 
 
 def _shown(params: Mapping[str, Any]) -> dict[str, Any]:

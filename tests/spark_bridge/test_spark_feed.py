@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from activedb.errors import DefinitionError, FeedFailed
-from activedb.streams import Files
+from activedb.streams import Files, of_batch
 from spark_bridge import SparkFeed, feed
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
@@ -77,6 +77,10 @@ def test_feed_bad_rows_arrive_with_their_text_and_good_ones_without(
         None,
         "7",
     ]
+    refused = [r for batch in batches for r in of_batch(clicks(), batch, None).refused]
+    reasons = [str(r.error) for r in refused]
+    assert reasons[0].endswith(f"{clicks().timestamp} is NULL for seconds = 'noon'")
+    assert reasons[6] == "event CLICK lacks user: user is NULL"
 
 
 def test_feed_json_line_that_does_not_parse_arrives_as_it_is(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
@@ -100,6 +101,52 @@ def test_batch_bad_row_is_refused_with_its_reason_and_text(
     assert reason in str(refused.error)
     assert refused.position == 0
     assert refused.payload == {"raw": '{"door": "?"}'}
+
+
+@pytest.mark.parametrize(
+    ("columns", "raw", "reason"),
+    [
+        (
+            {"us": [None]},
+            '{"at": "soon", "n": "1"}',
+            "the timestamp is missing or cannot be parsed: "
+            "CAST(AT AS TIMESTAMP) is NULL for at = 'soon'",
+        ),
+        (
+            {"door": [None]},
+            '{"at": "1", "n": "abc", "atlas": 2}',
+            "event OPEN lacks door: CAST(n AS INT) is NULL for n = 'abc'",
+        ),
+        (
+            {"door": [None]},
+            '{"n": "' + "9" * 100 + '"}',
+            f"event OPEN lacks door: CAST(n AS INT) is NULL for n = '{'9' * 58}…",
+        ),
+        (
+            {"door": [None]},
+            '{"n": null}',
+            "event OPEN lacks door: CAST(n AS INT) is NULL",
+        ),
+        ({"door": [None]}, '{"n', "event OPEN lacks door: CAST(n AS INT) is NULL"),
+        (
+            {"low": [None], "high": [3]},
+            '{"at": 5, "w": "x"}',
+            "the accuracy of the timestamp is missing or cannot be parsed: "
+            "make_dt_interval(secs => w) is NULL for w = 'x'",
+        ),
+    ],
+)
+def test_value_that_cannot_be_cast_is_named_with_its_expression(
+    columns: dict[str, Any], raw: str, reason: str
+) -> None:
+    stream = replace(
+        STREAM,
+        timestamp="CAST(AT AS TIMESTAMP)",
+        params={"door": "CAST(n AS INT)"},
+        accuracy="make_dt_interval(secs => w)",
+    )
+    (refused,) = of_batch(stream, batch(**columns, raw=[raw]), None).refused
+    assert str(refused.error) == reason
 
 
 def test_occurrences_are_sorted_the_same_way() -> None:
