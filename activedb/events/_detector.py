@@ -798,6 +798,8 @@ class Detector:
         """
         if self._memoryless is not None:
             self._memoryless.withdraw(o)
+            if self._open:
+                self._close(o)
             return
         log = self._log
         number = next((n for n in range(len(log) - 1, -1, -1) if log[n].o is o), None)
@@ -814,6 +816,34 @@ class Detector:
         if self._trimmed_us is not None:
             for node in self._nodes:
                 node.trim(self._trimmed_us)  # undoing has brought back what was forgotten since
+
+    def _close(self, o: Occurrence) -> None:
+        """Forget what is open of `o`, which is withdrawn; what is left of a choice is a new one."""
+        for identity, choice in list(self._open.items()):
+            undecided = choice.undecided
+            is_whole = undecided.event is o
+            left = [
+                (entry, why)
+                for entry, why in zip(choice.entries, undecided.rivals, strict=True)
+                if not is_whole and not any(part is o for part in entry[1].constituents)
+            ]
+            if len(left) == len(choice.entries):
+                continue
+            del self._open[identity]
+            self._handed_out.discard(identity)
+            entries = tuple([entry for entry, _ in left])
+            kept = {arrival for arrival, _ in entries}
+            for arrival, _ in choice.entries:
+                if arrival not in kept:
+                    self._shared.doubtful.pop(arrival, None)
+            if entries:
+                candidates = tuple([_parts_of(match) for _, match in entries])
+                identity = identity_of(self._root.name, candidates, undecided.us)
+                rivals = tuple([why for _, why in left])
+                undecided = replace(
+                    undecided, identity=identity, candidates=candidates, rivals=rivals
+                )
+                self._open[identity] = _Choice(undecided, entries)
 
     @property
     def keeps_log(self) -> bool:

@@ -2,7 +2,7 @@
 
 from activedb.scheduling._access import Access
 from activedb.scheduling._body import View
-from activedb.scheduling._detection import MOMENT, Detection
+from activedb.scheduling._detection import DECISION, MOMENT, Detection, LeftOpen
 from activedb.scheduling._operations import Abort, Operation
 from activedb.scheduling._program import Program
 from activedb.scheduling._rules import Reaction
@@ -16,6 +16,7 @@ from activedb.scheduling.partitioned import Partitioned, TaskRunner
 from activedb.scheduling.tpg import TPG, Decision
 
 __all__ = [
+    "DECISION",
     "LWM",
     "MOMENT",
     "REMOVED",
@@ -28,6 +29,7 @@ __all__ = [
     "Decision",
     "Detection",
     "FailedOutput",
+    "LeftOpen",
     "Operation",
     "Outcome",
     "Partitioned",

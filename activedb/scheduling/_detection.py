@@ -2,32 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from activedb.errors import BadEvent, PatternError
-from activedb.events import Detector, Occurrence
+from activedb.events import Detector, Occurrence, Undecided, same_candidate
 from activedb.scheduling._operations import Operation
 from activedb.scheduling._rules import Reactions, Rule, Triggered
 from activedb.scheduling._s_transactions import At, STransaction
 
-__all__ = ["MOMENT", "Detection", "Mark"]
+__all__ = ["DECISION", "MOMENT", "Detected", "Detection", "LeftOpen", "Mark"]
 
 MOMENT: Final = "moment"
 """The type of s-transactions that no event triggers but time: the end of a window, a clock."""
+
+DECISION: Final = "decision"
+"""The type of s-transactions of what was left open, and is decided by somebody."""
 
 _AFTER_EVENTS: Final = "\U0010ffff"
 """In place of an id: a moment comes after all events of its time."""
 
 
+class LeftOpen(NamedTuple):
+    """A choice that a rule's detector leaves open, as the order of the events is unknown."""
+
+    rule: str
+    undecided: Undecided
+
+
+class Detected(NamedTuple):
+    """What comes of what a punctuation has passed.
+
+    Attributes
+    ----------
+    transactions : list of STransaction
+        In the serial order: those of events with operations, the rules' behind their own; and one
+        for each moment at which time alone has completed matches.
+    refused : list of (Occurrence, Exception)
+        Events that a pattern cannot understand; no detector has seen them, and they have no
+        s-transaction.
+    undecided : list of LeftOpen
+        Choices that are open now, and were not before.
+    decided : list of (LeftOpen, list of int)
+        Those that were open before and are no more: the numbers of the candidates that were made.
+    """
+
+    transactions: list[STransaction]
+    refused: list[tuple[Occurrence, Exception]]
+    undecided: list[LeftOpen]
+    decided: list[tuple[LeftOpen, list[int]]]
+
+
 class Mark(NamedTuple):
-    """State of a `Detection`: its detectors, with their marks, and what waits."""
+    """State of a `Detection`: its detectors, with their marks, what waits, and what is open."""
 
     detectors: list[tuple[Rule, Detector]]
     marks: list[object]
     events: dict[At, Occurrence]
     has_begun: bool
+    open: dict[tuple[str, str], LeftOpen]
 
 
 class Detection:
@@ -53,6 +87,9 @@ class Detection:
         self._check = check
         self._events: dict[At, Occurrence] = {}
         self._has_begun = False
+        # Choices that were told, by rule and identity; and what was made since they were.
+        self._open: dict[tuple[str, str], LeftOpen] = {}
+        self._made: list[Triggered] = []
         # Since the mark, if there is one: what detectors were fed that keep no log.
         self._fed: list[tuple[Detector, Occurrence]] | None = None
 
@@ -64,9 +101,12 @@ class Detection:
         """Keep an event until its place is passed."""
         self._events[at] = event
 
-    def run(
-        self, passed: Iterable[STransaction], until_us: int | None
-    ) -> tuple[list[STransaction], list[tuple[Occurrence, Exception]]]:
+    @property
+    def undecided(self) -> tuple[LeftOpen, ...]:
+        """The choices that are open, as of the last run."""
+        return tuple(self._open.values())
+
+    def run(self, passed: Iterable[STransaction], until_us: int | None) -> Detected:
         """Detect in what a punctuation has passed.
 
         Parameters
@@ -76,16 +116,8 @@ class Detection:
         until_us : int, optional
             No event before it comes any more; by default what time completes is not looked for
             beyond the last event.
-
-        Returns
-        -------
-        transactions : list of STransaction
-            In the serial order: those of events with operations, the rules' behind their own; and
-            one for each moment at which time alone has completed matches.
-        refused : list of (Occurrence, Exception)
-            Events that a pattern cannot understand; no detector has seen them, and they have no
-            s-transaction.
         """
+        self._made.clear()
         transactions: list[STransaction] = []
         refused: list[tuple[Occurrence, Exception]] = []
         for transaction in sorted(passed, key=lambda t: t.at):
@@ -106,7 +138,38 @@ class Detection:
             transactions.append(transaction)
         if until_us is not None:
             transactions += self._moments(until_us)
-        return transactions, refused
+        undecided, decided = self._look()
+        return Detected(transactions, refused, undecided, decided)
+
+    def resolve(
+        self, choice: LeftOpen, chosen: Sequence[int], at: At, until_us: int
+    ) -> STransaction | None:
+        """Decide a choice that is open; the s-transaction of what is made, None: nothing is.
+
+        Parameters
+        ----------
+        choice : LeftOpen
+            One of `undecided`.
+        chosen : sequence of int
+            Numbers of the candidates that are made.
+        at : At
+            The place of the s-transaction: behind all that was run.
+        until_us : int
+            As of the last `run`: what the decision completes before it belongs to it.
+
+        Raises
+        ------
+        BadEvent
+            If two of the chosen exclude each other; nothing has changed then.
+        """
+        rule, detector = next(each for each in self._detectors if each[0].name == choice.rule)
+        made = detector.resolve(choice.undecided.identity, chosen)
+        made += detector.advance(until_us)
+        del self._open[choice.rule, choice.undecided.identity]
+        if not made:
+            return None
+        reactions = Reactions([(rule, o) for o in made], self._check)
+        return STransaction(at, DECISION, {}, (reactions,))
 
     def trim(self, until_us: int) -> None:
         """Forget what no match ending at or after a time can need; no `mark` holds any more."""
@@ -118,7 +181,7 @@ class Detection:
         self._fed = []
         detectors = list(self._detectors)
         marks = [detector.mark() for _, detector in detectors]
-        return Mark(detectors, marks, dict(self._events), self._has_begun)
+        return Mark(detectors, marks, dict(self._events), self._has_begun, dict(self._open))
 
     def undo(self, mark: Mark) -> None:
         """Be again as when it was marked. REQUIRES: that was the last mark; no `trim` since."""
@@ -130,6 +193,7 @@ class Detection:
         self._detectors = list(mark.detectors)
         self._events = dict(mark.events)
         self._has_begun = mark.has_begun
+        self._open = dict(mark.open)
 
     def state(self) -> dict[str, Any]:
         """What the detectors keep, by rule, for JSON; not the events that wait.
@@ -140,7 +204,10 @@ class Detection:
             If an occurrence cannot be encoded.
         """
         detectors = {rule.name: detector.state() for rule, detector in self._detectors}
-        return {"has_begun": self._has_begun, "detectors": detectors}
+        state: dict[str, Any] = {"has_begun": self._has_begun, "detectors": detectors}
+        if self._open:
+            state["told"] = [list(key) for key in self._open]
+        return state
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Take up a `state`. REQUIRES: nothing was run yet.
@@ -157,6 +224,27 @@ class Detection:
             if rule.name in state["detectors"]:
                 with suppress(PatternError):  # it is on something else now
                     detector.restore(state["detectors"][rule.name])
+        told = {tuple(key) for key in state.get("told", ())}
+        self._open = {key: each for key, each in self._found_open().items() if key in told}
+
+    def _found_open(self) -> dict[tuple[str, str], LeftOpen]:
+        """What the detectors have open now."""
+        return {
+            (rule.name, undecided.identity): LeftOpen(rule.name, undecided)
+            for rule, detector in self._detectors
+            for undecided in detector.undecided
+        }
+
+    def _look(self) -> tuple[list[LeftOpen], list[tuple[LeftOpen, list[int]]]]:
+        """What is open and was not told; and what was told and is open no more."""
+        before, self._open = self._open, self._found_open()
+        undecided = [each for key, each in self._open.items() if key not in before]
+        decided = [
+            (each, _numbers(each, self._made))
+            for key, each in before.items()
+            if key not in self._open
+        ]
+        return undecided, decided
 
     def _feed(self, event: Occurrence) -> list[Triggered]:
         """What an event completes; if it raises, no detector has taken it."""
@@ -174,6 +262,8 @@ class Detection:
                 if self._fed is not None and not detector.keeps_log:
                     self._fed.remove((detector, event))
             raise
+        if self._open:
+            self._made += triggered
         return triggered
 
     def _moments(self, before_us: int) -> list[STransaction]:
@@ -195,6 +285,8 @@ class Detection:
                     continue
                 for o in completed:
                     found.setdefault(o.us, []).append((rule, o))
+                    if self._open:
+                        self._made.append((rule, o))
             detector.advance(before_us)
         return [
             STransaction(
@@ -220,3 +312,13 @@ def _passed_over(rule: Rule, detector: Detector, before_us: int) -> Detector:
         forgiving.advance(before_us)
         behind.restore(forgiving.state())
     return behind
+
+
+def _numbers(choice: LeftOpen, made: Iterable[Triggered]) -> list[int]:
+    """The numbers of the candidates that are among what was made."""
+    found = [o.parts for rule, o in made if rule.name == choice.rule]
+    return [
+        number
+        for number, candidate in enumerate(choice.undecided.candidates)
+        if any(same_candidate(parts, candidate) for parts in found)
+    ]

@@ -12,7 +12,7 @@ from activedb.scheduling._access import Access
 from activedb.scheduling._body import View
 from activedb.scheduling._derivation import derived
 from activedb.scheduling._operations import Operation
-from activedb.scheduling._rules import Rule
+from activedb.scheduling._rules import OnUncertain, Rule
 from activedb.scheduling._s_transactions import Outcome
 from activedb.scheduling._tables import Parameter, Ref, SharedTable
 
@@ -129,6 +129,7 @@ class Program:
         when: Callable[[View, Occurrence], Any] | None = None,
         name: str | None = None,
         priority: int = 0,
+        on_uncertain: OnUncertain = "certain",
     ) -> Callable[[F], F]:
         """Define a rule: an action, ``function(t, o)``, that a pattern triggers.
 
@@ -151,6 +152,9 @@ class Program:
         name : str, optional
             By default the function's.
         priority : int
+        on_uncertain : {"certain", "possible", "reading"} or callable
+            What is made of events whose timestamps do not tell their order, as a `Detector` takes
+            it; with "certain" what is open is told by `Results.undecided`.
         """
 
         def define(function: F) -> F:
@@ -160,7 +164,9 @@ class Program:
             may_read, may_write = reads or _nothing, writes or _nothing
             if reads is None and writes is None:
                 may_write = self._everything
-            rule = Rule(rule_name, expression, function, when, may_read, may_write, priority)
+            rule = Rule(
+                rule_name, expression, function, when, may_read, may_write, priority, on_uncertain
+            )
             self.rules.append(rule)
             return function
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from activedb.errors import ConditionWrites, DefinitionError
 from activedb.events import Detector, Expression, Occurrence
@@ -13,11 +13,13 @@ from activedb.scheduling._body import View
 from activedb.scheduling._operations import Effect, Operation
 from activedb.scheduling._tables import Ref
 
-__all__ = ["Reaction", "Reactions", "Rule", "Triggered"]
+__all__ = ["OnUncertain", "Reaction", "Reactions", "Rule", "Triggered"]
 
 Refs = Callable[[Occurrence], Iterable[Ref]]
 Function = Callable[[View, Occurrence], Any]
 Triggered = tuple["Rule", Occurrence]
+OnUncertain: TypeAlias = str | Callable[[Any], Any]
+_POLICIES = ("certain", "possible", "reading")
 _Declared = tuple[tuple[Ref, ...], tuple[Ref, ...]]
 
 
@@ -38,6 +40,8 @@ class Rule:
         What condition and action may read at most, and what the action may write (and both read).
     priority : int
         Of what one event triggers the higher comes first.
+    on_uncertain : {"certain", "possible", "reading"} or callable
+        What is made of events whose timestamps do not tell their order; as a `Detector` takes it.
     """
 
     name: str
@@ -47,6 +51,7 @@ class Rule:
     reads: Refs
     writes: Refs
     priority: int
+    on_uncertain: OnUncertain = "certain"
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -55,6 +60,7 @@ class Rule:
             raise DefinitionError(
                 f"rule {self.name}: priority is a whole number, not {self.priority!r}"
             )
+        self._check_policy()
         for name in ("action", "when", "reads", "writes"):
             function = getattr(self, name)
             if not callable(function) and not (name == "when" and function is None):
@@ -71,9 +77,25 @@ class Rule:
                 "shared tables is part of the condition, `when`"
             )
 
+    def _check_policy(self) -> None:
+        policy = self.on_uncertain
+        if callable(policy):
+            checked_function(policy, f"on_uncertain= of rule {self.name}")
+        elif policy == "raise":
+            raise DefinitionError(
+                f"rule {self.name}: on_uncertain='raise' is not for rules of programs, which no "
+                "event fails for: with 'certain' what is open is listed (Results.undecided; of a "
+                "stream's program db.decisions), and a function is told at once, and decides"
+            )
+        elif policy not in _POLICIES:
+            raise DefinitionError(
+                f"rule {self.name}: on_uncertain={policy!r} is not one of "
+                f"{', '.join(map(repr, _POLICIES))} or a function"
+            )
+
     def detector(self) -> Detector:
         """A new detector of its expression."""
-        return Detector(self.expression, on_uncertain="certain")
+        return Detector(self.expression, on_uncertain=self.on_uncertain)
 
 
 class _ConditionView(View):

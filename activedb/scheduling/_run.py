@@ -10,7 +10,7 @@ from typing import Any
 
 from activedb.errors import BadEvent
 from activedb.events import Occurrence
-from activedb.scheduling._detection import Detection
+from activedb.scheduling._detection import Detection, LeftOpen
 from activedb.scheduling._program import Program
 from activedb.scheduling._s_transactions import At, STransaction
 from activedb.scheduling._scheduler import Scheduler
@@ -53,6 +53,9 @@ class Results:
         state access or a rule's pattern raised.
     dropped : int
         How many events pre-processing dropped.
+    undecided : list of LeftOpen
+        Choices that rules have left open, each once, with the rule's name: possible matches that
+        the timestamps do not decide. `ProgramRun.undecided` has all that are open.
     """
 
     transactions: list[STransaction] = field(default_factory=list)
@@ -60,6 +63,7 @@ class Results:
     failed_outputs: list[FailedOutput] = field(default_factory=list)
     refused: list[Refusal] = field(default_factory=list)
     dropped: int = 0
+    undecided: list[LeftOpen] = field(default_factory=list)
 
 
 def s_transaction_of(program: Program, event: Occurrence, at: At) -> STransaction | Refusal | None:
@@ -116,6 +120,11 @@ class ProgramRun:
     def waiting(self) -> int:
         """How many s-transactions wait for a punctuation."""
         return len(self._waiting)
+
+    @property
+    def undecided(self) -> tuple[LeftOpen, ...]:
+        """The choices that rules have left open, and that no later event has decided."""
+        return () if self._detection is None else self._detection.undecided
 
     def feed(
         self,
@@ -232,8 +241,12 @@ class ProgramRun:
         undo: _Undo,
     ) -> None:
         if self._detection is not None:
-            passed, refused = self._detection.run(passed, punctuation_us)
-            results.refused += [Refusal(event, _reason(error), error) for event, error in refused]
+            detected = self._detection.run(passed, punctuation_us)
+            passed = detected.transactions
+            results.refused += [
+                Refusal(event, _reason(error), error) for event, error in detected.refused
+            ]
+            results.undecided += detected.undecided
         undo.passed = passed
         for transaction in passed:
             self.scheduler.add(transaction)

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from activedb.events import Detector, Expression, Occurrence, event, many, seq
+from activedb.events import (
+    AccuracyInterval,
+    Detector,
+    Expression,
+    Occurrence,
+    event,
+    many,
+    seq,
+)
 from tests.drawing import SCALE, Worlds
 
 A, B, C = event("A"), event("B"), event("C")
@@ -63,3 +71,22 @@ def test_partials_after_withdrawals_and_trims_are_what_is_kept(expression: Expre
         for o in reversed(fed):
             detector.withdraw(o)
             assert detector.partials == 0
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_choice_does_not_outlive_the_events_that_are_withdrawn(number: int) -> None:
+    def about(name: str, us: int) -> Occurrence:
+        return Occurrence(name, AccuracyInterval(us, us - 10, us + 10, node=f"{name}{us}"))
+
+    events = [about("A", 100), about("A", 101), about("B", 105)]
+    detector = Detector(seq(event("A"), event("B")), on_uncertain="certain")
+    for o in events:
+        detector.feed(o)
+    detector.take_undecided()
+    detector.withdraw(events[number])
+    fresh = Detector(seq(event("A"), event("B")), on_uncertain="certain")
+    for o in events[:number] + events[number + 1 :]:
+        fresh.feed(o)
+    left = {each.identity for each in fresh.undecided}
+    assert {each.identity for each in detector.undecided} == left
+    assert {each.identity for each in detector.take_undecided()} == left
