@@ -29,6 +29,7 @@ from activedb.engine._methods import emitting
 from activedb.engine._monitoring import Monitoring
 from activedb.engine._outputs import Output
 from activedb.engine._pending import PendingFiring, read_pending
+from activedb.engine._program_decisions import ProgramDecisions
 from activedb.engine._programs import InColumns, Programs
 from activedb.engine._quarantine import Quarantine
 from activedb.engine._raised import Raised
@@ -1266,8 +1267,20 @@ class Database:
         if of is None:
             return {}
         journal, counters = ProgramJournal(self._store, stream.name), self._triggering.counters
+        decisions = ProgramDecisions(
+            stream.name,
+            DecisionRows(self._store),
+            clock=self._clock,
+            counters=counters,
+            figures=self._triggering.figures,
+        )
         programs = StreamPrograms(
-            stream, of, forest=self._forest, journal=journal, counters=counters
+            stream,
+            of,
+            forest=self._forest,
+            journal=journal,
+            counters=counters,
+            decisions=decisions,
         )
         if not isinstance(of.scheduler, InColumns):
             return {"programs": programs}

@@ -48,15 +48,21 @@ from activedb.events import (
     encode_undecided,
     same_candidate,
 )
-from activedb.rules import Catalog, Rule, Subscription, Taken
+from activedb.metrics import Counters
+from activedb.rules import Catalog, RegisteredRule, Rule, Subscription, Taken
 from activedb.store import DecisionRows
 from activedb.transactions import Forest, Run, Transaction, current_transaction
 
-__all__ = ["Decision", "Decisions"]
+__all__ = ["BY_EVENTS", "OF_PROGRAM", "Decision", "Decisions", "encoded_choice"]
 
 _LOG = logging.getLogger(__name__)
 
-_BY_EVENTS = "events"
+BY_EVENTS = "events"
+"""Name recorded with what later events have decided."""
+
+OF_PROGRAM = "program"
+"""In place of the fingerprint of an event: the rule is one of a stream's program."""
+
 _LOOK_AFTER_US = 1_000_000  # for what other processes have decided
 
 _OF_MATCHES = (Occurrence, tuple)
@@ -72,7 +78,7 @@ class Decision:
     ----------
     id : str
     rule : str
-        The rule's name.
+        The rule's name; of a rule of a stream's program behind that of the program, and a dot.
     stream : str or None
         The stream whose time the rule follows.
     us : int
@@ -223,7 +229,9 @@ class Decisions:
         """Decide: the chosen candidates are made, and trigger the rule; the others never are.
 
         In one transaction, so once, also over crashes. If another process has the rule's detector,
-        what was chosen is recorded, and that process does it within seconds, or when it starts.
+        what was chosen is recorded, and that process does it within seconds, or when it starts. Of
+        a rule of a stream's program it is made with the next part of the stream: feed it, also
+        with nothing.
 
         Parameters
         ----------
@@ -236,7 +244,8 @@ class Decisions:
         Returns
         -------
         Decision
-            In its new state: ``resolved``; or ``chosen``, if another process has the detector.
+            In its new state: ``resolved``; or ``chosen``, if another process has the detector, or
+            the rule is one of a program.
 
         Raises
         ------
@@ -269,7 +278,7 @@ class Decisions:
                 raise _closed(row, f"was decided by {row['decided_by']}")
             numbers = _numbers(row, asked)
             noted = {"chosen": numbers, "decided_by": by, "decided_at": self._clock.now()}
-            rule = self._catalog.entry(row["rule"])
+            rule = self._entry(row)
             if rule is None or not self._is_here(row):
                 t.update(self._rows.table, id, status="chosen", **noted)
                 return
@@ -297,7 +306,7 @@ class Decisions:
 
         def write(connection: Any) -> None:
             self._rows.record(connection, rows.values())
-            self._rows.settle(connection, decided, _BY_EVENTS, now)
+            self._rows.settle(connection, decided, BY_EVENTS, now)
 
         t.hierarchy.durable.append(write)
         if rows:
@@ -312,7 +321,7 @@ class Decisions:
             Only of rules that follow this stream's time.
         """
         for row in self._rows.read(statuses=["chosen"], stream=stream):
-            if self._catalog.entry(row["rule"]) is None or not self._is_here(row):
+            if self._entry(row) is None or not self._is_here(row):
                 continue
             try:
                 self._forest.run(partial(self._do, id=row["id"]), Run(is_retried=True))
@@ -340,7 +349,7 @@ class Decisions:
         row = t.get(self._rows.table, id, for_update=True)
         if row is None or row["status"] != "chosen":
             return  # another process was first
-        rule = self._catalog.entry(row["rule"])
+        rule = self._entry(row)
         if rule is None:
             return
         t.update(self._rows.table, id, status="resolved")
@@ -387,6 +396,10 @@ class Decisions:
         undecided = _undecided_of(row)
         return [_rebuilt(rule, undecided.candidates[number], row) for number in numbers]
 
+    def _entry(self, row: Mapping[str, Any]) -> RegisteredRule | None:
+        """The rule that can be run here; None also if the next part of a stream does that."""
+        return None if row["event"] == OF_PROGRAM else self._catalog.entry(row["rule"])
+
     def _is_here(self, row: Mapping[str, Any]) -> bool:
         """Return whether no other process can have the detector."""
         if not self._rows.is_shared:
@@ -400,11 +413,7 @@ class Decisions:
 
     def _row(self, subscription: Subscription, undecided: Undecided) -> dict[str, Any]:
         stream = self._lines.stream_of(subscription)
-        try:
-            choice = encode_undecided(undecided)
-        except BadEvent:
-            self._triggering.counters.add("partials_not_durable")
-            choice = {"shown": [str(dict(each)) for each in undecided.candidates]}
+        choice = encoded_choice(undecided, self._triggering.counters)
         return {
             "id": self._id(subscription, undecided.identity),
             "rule": subscription.rule.name,
@@ -422,6 +431,15 @@ class Decisions:
         stream = self._lines.stream_of(subscription) or ""
         told = "\0".join([subscription.rule.name, stream, identity])
         return hashlib.blake2b(told.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def encoded_choice(undecided: Undecided, counters: Counters) -> dict[str, Any]:
+    """A choice for its row: texts of the candidates alone, if it cannot be written."""
+    try:
+        return encode_undecided(undecided)
+    except BadEvent:
+        counters.add("partials_not_durable")
+        return {"shown": [str(dict(each)) for each in undecided.candidates]}
 
 
 def _text(part: Any) -> str:

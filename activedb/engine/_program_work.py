@@ -27,17 +27,20 @@ class Work:
         Its program.
     transaction : STransaction
     arrival : Arrival or None
-        Its event; None if time alone has triggered it.
+        Its event; None if time alone has triggered it, or somebody's decision.
+    decision : str or None
+        The id of that decision.
     """
 
     defined: Defined
     transaction: STransaction
     arrival: Arrival | None
+    decision: str | None = None
 
     @property
     def identity(self) -> str:
         """What tells it from all others of the stream, the same when it is done again."""
-        return _identity(self.defined, self.arrival, self.transaction.at.us)
+        return _identity(self.defined, self.arrival, self.transaction.at.us, self.decision)
 
     @property
     def timestamp(self) -> Any:
@@ -60,7 +63,8 @@ class Work:
 
     def letter(self, stream: str, error: Exception) -> Letter:
         """Its letter, if its output cannot be kept."""
-        return letter_of(stream, self.defined, self.arrival, error, us=self.transaction.at.us)
+        us, decision = self.transaction.at.us, self.decision
+        return letter_of(stream, self.defined, self.arrival, error, us=us, decision=decision)
 
 
 def letter_of(
@@ -71,13 +75,14 @@ def letter_of(
     *,
     reason: str | None = None,
     us: int = 0,
+    decision: str | None = None,
 ) -> Letter:
-    """The letter of an event that a program refuses, or of a moment (`arrival` is None)."""
+    """The letter of an event that a program refuses; without one, of a moment or a decision."""
     name = defined.program.name
     said = reason or f"{type(error).__name__}: {error}"
     return Letter(
         source=stream,
-        identity=shortened(_identity(defined, arrival, us), IDENTITY_MAX),
+        identity=shortened(_identity(defined, arrival, us, decision), IDENTITY_MAX),
         kind="event",
         payload={"program": name, "us": us} if arrival is None else arrival.record(),
         error=type(error or BadEvent()).__name__,
@@ -85,6 +90,9 @@ def letter_of(
     )
 
 
-def _identity(defined: Defined, arrival: Arrival | None, us: int) -> str:
-    place = f"time.{us}" if arrival is None else f"{arrival.batch_id}.{arrival.position}"
+def _identity(defined: Defined, arrival: Arrival | None, us: int, decision: str | None) -> str:
+    if decision is not None:
+        place = f"decision.{decision}"
+    else:
+        place = f"time.{us}" if arrival is None else f"{arrival.batch_id}.{arrival.position}"
     return f"{place}.{defined.program.name}"

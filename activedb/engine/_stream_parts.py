@@ -153,7 +153,9 @@ class StreamParts:
             self._time.reached(reached_us)
         programs, self._reached_us = self._programs, reached_us
         if programs is not None:
-            letters += programs.process(t, chunk, reached_us, fail_fast=each.fail_fast)
+            letters += programs.process(
+                t, chunk, reached_us, sequence=entry.sequence, fail_fast=each.fail_fast
+            )
         if not counts_rows:  # what they have missed is what this part has passed
             letters += each.offer_late(t, arrivals.late, entry.punctuation_us or 0)
         forget_before_us = self._forget_before_us(reached_us)

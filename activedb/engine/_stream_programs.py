@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from activedb.engine._letters import Letter
+from activedb.engine._program_decisions import ProgramDecisions
 from activedb.engine._program_outputs import put_out
 from activedb.engine._program_tables import ProgramTable, take_tables
 from activedb.engine._program_work import Work, letter_of
@@ -47,6 +48,7 @@ class _Left:
     states: dict[str, Any] = field(default_factory=dict)
     committed: int = 0
     aborted: int = 0
+    last_us: int | None = None  # of its events
 
 
 class StreamPrograms:
@@ -71,6 +73,7 @@ class StreamPrograms:
         forest: Forest,
         journal: ProgramJournal,
         counters: Counters,
+        decisions: ProgramDecisions,
     ):
         self.state = State(of.tables)
         self._name = f"the programs of stream {stream.name}"
@@ -79,12 +82,14 @@ class StreamPrograms:
         self._forest = forest
         self._journal = journal
         self._counters = counters
+        self._decisions = decisions
         self._scheduler: Scheduler = of.scheduler
         self._tables = [ProgramTable(shared, kept) for shared, kept in of.tables.items()]
         self._processed = 0
         # Of programs with rules: their detectors, and what these kept when a part last committed.
         self._detections: dict[str, Detection] = {}
         self._detected: dict[str, Mapping[str, Any]] = {}
+        self._last_us: int | None = None  # of all events and versions that have committed
         self._is_begun = False  # whether a part has shown the detectors anything since
         # Of the part at hand: the place of its first event, and what it is to write.
         self._first: At | None = None
@@ -134,6 +139,7 @@ class StreamPrograms:
         for table in self._tables:
             table.load(state, self._journal)
         self.go_on(state, processed)
+        self._last_us = max((us for v in state if (us := v.last_us()) is not None), default=None)
         self._detected = self._journal.states()
         self._restore_detections()
 
@@ -149,6 +155,7 @@ class StreamPrograms:
         if self._is_begun:
             self._restore_detections()
         self._left = _Left()
+        self._decisions.take_back()
 
     def committed(self, events: int, reached_us: int | None) -> None:
         """The part has committed: so many events, and none begins before `reached_us` any more."""
@@ -156,6 +163,9 @@ class StreamPrograms:
         self._processed += events
         self._detected |= left.states
         self._is_begun = False
+        if left.last_us is not None:
+            self._last_us = left.last_us
+        self._decisions.committed()
         if reached_us is not None:
             self.state.trim(At(reached_us, "", 0))
         for name, count in (("committed", left.committed), ("aborted", left.aborted)):
@@ -170,6 +180,7 @@ class StreamPrograms:
         chunk: Sequence[Arrival],
         reached_us: int | None,
         *,
+        sequence: int,
         fail_fast: bool,
     ) -> list[Letter]:
         """Run the s-transactions of a part's events; letters of what was refused.
@@ -182,6 +193,8 @@ class StreamPrograms:
             In event-time order.
         reached_us : int or None
             No later event begins before it.
+        sequence : int
+            The number of the part.
         fail_fast : bool
             Raise `BatchFailed` instead of making a letter.
         """
@@ -189,7 +202,13 @@ class StreamPrograms:
         if reached_us is None:
             return []  # nothing has been passed
         self._is_begun = True
+        self._left.last_us = chunk[-1].occurrence.low_us if chunk else None
+        self._decisions.begin(self._detections)
         works, letters = self._prepared(chunk, reached_us)
+        chosen, told = self._decided(sequence, reached_us)
+        works = sorted([*works, *chosen], key=lambda work: work.transaction.at)
+        for detection in self._detections.values():
+            detection.trim(reached_us)
         self._left.states = self._changed_states()
         if works:
             self._first = works[0].transaction.at
@@ -207,13 +226,14 @@ class StreamPrograms:
             raise BatchFailed(
                 f"stream {self._stream.name}: event {letters[0].identity}: {letters[0].reason}"
             )
-        return letters
+        return letters + told
 
     def write(self, connection: Any, reached_us: int | None) -> None:
         """Write what the part leaves behind, within its commit."""
         self._journal.write_versions(connection, self._left.versions)
         self._journal.write_outputs(connection, self._left.outputs)
         self._journal.write_states(connection, self._left.states)
+        self._decisions.write(connection)
         for table in self._tables:
             if reached_us is not None and table.shared.history_us:
                 before_us = reached_us - table.shared.history_us
@@ -229,7 +249,27 @@ class StreamPrograms:
         letters: list[Letter] = []
         for place, defined in enumerate(self._of.programs):
             works += self._prepared_of(defined, place, chunk, reached_us, letters)
-        works.sort(key=lambda work: work.transaction.at)
+        return works, letters
+
+    def _decided(self, sequence: int, reached_us: int) -> tuple[list[Work], list[Letter]]:
+        """The s-transactions of what was chosen of open choices, and letters of what cannot be.
+
+        They come after all that the part has processed; so none, while more of its time is to come.
+        """
+        works: list[Work] = []
+        letters: list[Letter] = []
+        for us in (self._last_us, self._left.last_us):
+            if us is not None and us >= reached_us:
+                return works, letters
+        for defined in self._of.programs:
+            name = defined.program.name
+            if name in self._detections:
+                made, told = self._decisions.apply(
+                    name, self._detections[name], sequence, reached_us
+                )
+                works += [Work(defined, one, None, id_) for id_, one in made]
+                letters += told
+        letters += self._decisions.rest([d.program.name for d in self._of.programs])
         return works, letters
 
     def _prepared_of(
@@ -261,9 +301,8 @@ class StreamPrograms:
                 if detection is not None and is_for_rules:
                     detection.take(at, o)
         if detection is not None:
-            made, refused = detection.run(made, reached_us)
-            if reached_us is not None:
-                detection.trim(reached_us)
+            made, refused, undecided, decided = detection.run(made, reached_us)
+            self._decisions.found(program.name, undecided, decided)
             by_event = {id(arrival.occurrence): arrival for arrival in arrivals.values()}
             letters += [letter_of(stream, defined, by_event[id(o)], e) for o, e in refused]
         for one in made:

@@ -187,6 +187,11 @@ class Versions:
             key: tuple([(at, copied(value)) for at, value in found]) for key, found in kept.items()
         }
 
+    def last_us(self) -> int | None:
+        """The time of the last version that is kept; None if there is none."""
+        with self._latch:
+            return max((found[-1][0].us for found in self._of.values()), default=None)
+
     def last_arrival(self) -> int:
         """The greatest arrival number of a version that is kept; 0 if there is none."""
         with self._latch:

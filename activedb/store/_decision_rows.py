@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -56,13 +56,20 @@ class DecisionRows:
             connection.execute(flavour(decisions).on_conflict_do_nothing(), made)
 
     def settle(
-        self, connection: Connection, decided: Mapping[str, list[int]], by: str, at: datetime
+        self,
+        connection: Connection,
+        decided: Mapping[str, list[int]],
+        by: str,
+        at: datetime,
+        *,
+        statuses: Iterable[str] = ("open",),
     ) -> None:
         """Write with a commit what has become of choices by itself, by id."""
         if decided:
+            c = decisions.c
             statement = (
                 update(decisions)
-                .where(decisions.c.id == bindparam("of_id"), decisions.c.status == "open")
+                .where(c.id == bindparam("of_id"), c.status.in_(list(statuses)))
                 .values(
                     status="resolved",
                     chosen=bindparam("numbers", type_=decisions.c.chosen.type),
@@ -73,6 +80,30 @@ class DecisionRows:
             connection.execute(
                 statement, [{"of_id": id, "numbers": found} for id, found in decided.items()]
             )
+
+    def applied(
+        self, connection: Connection, ids: Collection[str], status: str, *, made: bool = True
+    ) -> None:
+        """Write with a commit what has become of what was chosen.
+
+        Parameters
+        ----------
+        status : str
+            Now; of one that is open again, who had decided it is forgotten.
+        made : bool
+            Whether the chosen were made; else nothing was.
+        """
+        if not ids:
+            return
+        c = decisions.c
+        values: dict[str, Any] = {"status": status}
+        if status == "open":
+            values |= {"chosen": None, "decided_by": None, "decided_at": None}
+        elif not made:
+            values["chosen"] = []
+        where = (c.id == bindparam("of_id"), c.status == "chosen")
+        statement = update(decisions).where(*where).values(**values)
+        connection.execute(statement, [{"of_id": id} for id in ids])
 
     def read(
         self,
