@@ -56,6 +56,7 @@ class Outcome:
                 "late events": now["late"],
                 "dead letters": now["dead"],
                 "matches": counts.get("matches", 0),
+                "matches undecided": counts.get("matches_undecided", 0),
                 "rules fired": counts.get("rules_fired", 0),
                 "rules failed": counts.get("rules_failed", 0),
                 "transactions committed": transactions("committed"),

@@ -37,6 +37,7 @@ _TABLES: tuple[tuple[str, str, Columns], ...] = (
             ("waiting", _of("waiting")),
             ("late", _of("late")),
             ("dead", _of("dead")),
+            ("undecided", _of("undecided")),
             ("batches", _of("batches")),
             ("not taken", _of("staged_batches")),
             ("producers", _of("producers")),

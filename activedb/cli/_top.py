@@ -217,11 +217,13 @@ def _streams(state: Mapping[str, Any], rows: int) -> list[RenderableType]:
         return []
     table = _table(
         f"{len(state['streams']):,} streams",
-        ("stream", "events", "late", "dead", "waiting", "batches", "behind"),
+        ("stream", "events", "late", "dead", "undecided", "waiting", "batches", "behind"),
     )
     for stream in state["streams"][:rows]:
         behind_s = stream["behind_s"]
-        counts = (stream[name] for name in ("events", "late", "dead", "waiting", "batches"))
+        # An older activedb does not tell what is undecided.
+        names = ("events", "late", "dead", "undecided", "waiting", "batches")
+        counts = (stream.get(name, 0) for name in names)
         _row(
             table,
             (

@@ -115,6 +115,7 @@ STREAMS = (
     Column("events", "Events", "right"),
     Column("late", "Late", "right"),
     Column("dead", "Dead letters", "right"),
+    Column("undecided", "Undecided", "right"),
     Column("waiting", "Waiting", "right"),
     Column("batches", "Batches", "right"),
     Column("punctuation", "Punctuation", kind="time"),

@@ -300,6 +300,7 @@ def streams(snapshot: Snapshot) -> list[Row]:
             "events": _number(stream["events"]),
             "late": _number(stream["late"], tone="warn"),
             "dead": _number(stream["dead"], tone="bad"),
+            "undecided": _number(stream["undecided"], tone="warn"),
             "waiting": _number(stream["waiting"]),
             "batches": _number(stream["batches"]),
             "punctuation": stream["punctuation_s"],

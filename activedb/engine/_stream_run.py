@@ -394,6 +394,10 @@ class StreamRun:
         """Events processed, late and dead since the stream began, from the ledger."""
         return self._journal.totals()
 
+    def undecided(self) -> int:
+        """Choices that its events have left open, and that are still to be decided."""
+        return self._journal.undecided()
+
     def late_events(self) -> list[Arrival]:
         """The events that came too late, in order of arrival."""
         return [Arrival.restore(record) for record in self._journal.late()]

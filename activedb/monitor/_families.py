@@ -167,6 +167,12 @@ FAMILIES = {
         ),
         Family("dead_letters", "gauge", "Dead letters in the database.", ("kind",)),
         Family("decisions_open", "gauge", "Choices in the database that are open.", ("rule",)),
+        Family(
+            "stream_undecided",
+            "gauge",
+            "Choices in the database that events of a stream have left open.",
+            ("stream",),
+        ),
         Family("firings_pending", "gauge", "Firings in the database that are not done."),
         Family("store_reachable", "gauge", "1 if the database could be read for this, else 0."),
     )

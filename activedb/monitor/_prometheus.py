@@ -161,6 +161,8 @@ class Collector:
         }
         yield self._told("dead_letters", letters)
         yield self._told("decisions_open", left_open)
+        undecided: dict[_Labels, int] = {(name,): of["undecided"] for name, of in totals.items()}
+        yield self._told("stream_undecided", undecided)
         yield self._told("firings_pending", {(): standing.pending})
         yield self._told("stream_events", events)
 
@@ -177,7 +179,7 @@ class Collector:
                 return None
             runs = sorted(dict(self._db._stream_runs).items())
             standing = self._db._launcher.journal.standing()
-            totals = {name: run.totals() for name, run in runs}
+            totals = {name: {**run.totals(), "undecided": run.undecided()} for name, run in runs}
             return standing, totals, self._db.decisions.open_by_rule()
         except ActiveDBError:
             return None

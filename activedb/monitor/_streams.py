@@ -19,7 +19,7 @@ _LAST_LOOK_S = 5.0
 
 
 class Totals:
-    """Events, late and dead ones of each stream since it began, as the ledger has them.
+    """Events, late and dead ones of each stream since it began, and what is open, as recorded.
 
     They are read on a thread of their own, at most every two seconds and only while somebody
     looks, as the database may let it wait; meanwhile the last ones are told.
@@ -64,7 +64,7 @@ class Totals:
         found: dict[str, dict[str, int]] = {}
         try:
             for name, run in runs.items():
-                found[name] = run.totals()
+                found[name] = {**run.totals(), "undecided": run.undecided()}
         except Exception:
             # The server may be away, or the database be closed; the last ones are told then.
             _LOG.debug("cannot read the totals of streams", exc_info=True)
@@ -96,6 +96,7 @@ def stream_rows(
                 "events": total.get("events", 0),
                 "late": total.get("late", 0),
                 "dead": total.get("dead", 0),
+                "undecided": total.get("undecided", 0),
                 "waiting": 0 if run is None else run.waiting,
                 "batches": 0 if last is None else last.batch_id + 1,
                 "punctuation_s": punctuation_s,

@@ -218,6 +218,7 @@ class _Look:
         )
         members, staged = self._counts(producers), self._counts(staged_batches)
         kept_late = self._counts(late_events)
+        undecided = self._counts(decisions, decisions.c.status == "open")
         found = []
         for row in self._rows(head):
             name = row["name"]
@@ -226,6 +227,7 @@ class _Look:
             row["punctuation"] = None if us is None else moment_of(int(us)).isoformat()
             row["waiting"] = waiting.get(name, 0)
             row["late_kept"] = kept_late.get(name, 0)
+            row["undecided"] = undecided.get(name, 0)
             row["producers"] = members.get(name, 0)
             row["staged_batches"] = staged.get(name, 0)
             row["position"] = self._position(name)

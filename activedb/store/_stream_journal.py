@@ -12,7 +12,7 @@ from activedb.store._bulk import insert_rows
 from activedb.store._column_journal import ColumnJournal
 from activedb.store._faults import translated
 from activedb.store._store import Store
-from activedb.store._system import late_events, ledger, producers, stream_events
+from activedb.store._system import decisions, late_events, ledger, producers, stream_events
 from activedb.store._tables import TableSpec
 
 __all__ = ["LedgerEntry", "StreamJournal"]
@@ -155,6 +155,13 @@ class StreamJournal:
         with translated("read the ledger"), self._store.short() as connection:
             events, late, dead = connection.execute(statement).one()
         return {"events": int(events or 0), "late": int(late or 0), "dead": int(dead or 0)}
+
+    def undecided(self) -> int:
+        """How many choices among the stream's events are open."""
+        c = decisions.c
+        statement = select(func.count()).where(c.stream == self._stream, c.status == "open")
+        with translated("count the decisions"), self._store.short() as connection:
+            return int(connection.scalar(statement) or 0)
 
     def write(
         self,

@@ -13,6 +13,7 @@ import activedb as adb
 from activedb.store import read_overview
 from tests.cli.calling import Caller
 from tests.databases import PATIENCE_S
+from tests.monitor.test_undecided import EXPECTED, one_of_each
 
 
 def test_status_tells_streams_rules_pending_letters_and_leases(
@@ -146,3 +147,14 @@ def test_folder_without_a_database_stays_as_it_is(call: Caller, tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
     assert call("status", "--url", "memory://").status == 2
     assert call("status", "--url", "postgresql://me:secret@127.0.0.1:9/db").status == 3
+
+
+def test_status_tells_late_dead_and_undecided_events_apart(call: Caller, database_url: str) -> None:
+    with adb.connect(database_url) as db:
+        one_of_each(db)
+        found = call("status", "--json", "--url", database_url)
+        shown = call("status", "--url", database_url)
+    assert found.status == shown.status == 0, found.err
+    (stream,) = found.json["streams"]
+    assert {name: stream[name] for name in EXPECTED} == EXPECTED
+    assert "undecided" in shown.out

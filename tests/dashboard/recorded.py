@@ -140,6 +140,7 @@ class Recorded:
                     "events": 20_000 + self._looks,
                     "late": 12,
                     "dead": 2,
+                    "undecided": 3,
                     "waiting": 17,
                     "batches": 40,
                     "punctuation_s": self._now_s - 21,

@@ -148,8 +148,8 @@ def test_state_streams_tells_how_far_they_are(watched: Watched) -> None:
     stream = declare(watched.db)
     (before,) = watched.state()["streams"]
     assert before == {
-        "name": stream.name, "events": 0, "late": 0, "dead": 0, "waiting": 0, "batches": 0,
-        "punctuation_s": None, "behind_s": None,
+        "name": stream.name, "events": 0, "late": 0, "dead": 0, "undecided": 0, "waiting": 0,
+        "batches": 0, "punctuation_s": None, "behind_s": None,
     }  # fmt: skip
 
     @watched.db.rule(on=adb.event("A"))

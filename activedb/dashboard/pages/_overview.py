@@ -171,6 +171,12 @@ def _attention(snapshot: Snapshot) -> list[Row]:
                 "activedb dead-letter ls tells the reasons",
                 "/batches",
             )
+        if stream["undecided"]:
+            add(
+                f"stream {name} has {many(stream['undecided'], 'open decision')}",
+                "the page of the rules lists them; make them there, or with activedb decisions",
+                "/rules",
+            )
         if stream["late"]:
             add(
                 f"stream {name} has {many(stream['late'], 'late event')}",

@@ -100,9 +100,7 @@ def test_choice_is_written_with_the_commit_of_its_part(db: adb.Database) -> None
 
 
 @pytest.mark.parametrize("history", [0.0, 60.0])
-def test_what_is_chosen_is_made_once_with_the_next_part(
-    where: Place, history: float
-) -> None:
+def test_what_is_chosen_is_made_once_with_the_next_part(where: Place, history: float) -> None:
     db = where.open()
     stream, program, kept = noting(db, history=history)
     feed(db, stream, OVERLAPPING, 5)
