@@ -81,7 +81,8 @@ def resolve(
     """Decide: the chosen candidates are made and trigger the rule, the others never are.
 
     The process that has the rule's event does it, within seconds or when it starts: until then the
-    decision is chosen, afterwards resolved.
+    decision is chosen, afterwards resolved. Of a rule of a stream's program that is with the next
+    part of the stream.
 
     Exits with 0 if it is decided, with 1 if it was decided before or can no longer be made, with 2
     if there is no such decision or candidate.

@@ -183,22 +183,23 @@ def test_decision_waits_until_all_events_of_its_time_are_processed(db: adb.Datab
     assert db.decisions.get(decision.id).status == "resolved"
 
 
-def test_later_events_decide_what_is_open(where: Place) -> None:
+def test_what_the_detector_has_decided_meanwhile_is_not_made_again(where: Place) -> None:
     db = where.open()
-    chronicle = adb.all_of(adb.event("A"), adb.event("B")).context("chronicle")
-    stream, _, kept = noting(db, chronicle)
-    feed(db, stream, [about("A", 0, 0, 0.1), about("B", 1, 1), about("B", 1.2, 2)], 5)
-    opened = [each.id for each in db.decisions]
-    assert opened
+    stream, _, kept = noting(db)
+    feed(db, stream, OVERLAPPING, 5)
+    (decision,) = db.decisions
+    db.decisions.resolve(decision.id, [0], by="the doctor")
+    programs = db.stream_run(stream)._by_rows._programs
+    assert programs is not None
+    (detection,) = programs._detections.values()
+    (choice,) = detection.undecided
+    (detector,) = [detector for _, detector in detection._detectors]
+    detector.resolve(choice.undecided.identity, [])  # as later events may do
+    db.feed(stream, [])
     assert read_log(db, kept) == ""
-    feed(db, stream, [about("A", 7, 9, 0.1)], 9)
-    made = read_log(db, kept)
-    for each in db.decisions.list(open=False):
-        assert (each.status, each.by) == ("resolved", "events")
-        texts = [
-            "-".join(o.id for o in each.candidates[number].values()) for number in each.chosen or ()
-        ]
-        assert all(text in made for text in texts)
+    done = db.decisions.get(decision.id)
+    assert (done.status, done.chosen, done.by) == ("resolved", (), "events")
+    assert db.dead_letters() == []
 
 
 def test_two_chosen_that_exclude_each_other_are_told_and_open_again(db: adb.Database) -> None:
