@@ -89,10 +89,10 @@ def test_choice_is_written_with_the_commit_of_its_part(db: adb.Database) -> None
             raise ZeroDivisionError
 
     db.stream_run(stream)
-    db._store.trigger = fail  # type: ignore[method-assign]
+    db._store.trigger = fail
     with pytest.raises(ZeroDivisionError):
         feed(db, stream, OVERLAPPING, 5)
-    db._store.trigger = lambda point: None  # type: ignore[method-assign]
+    db._store.trigger = lambda point: None
     assert db.decisions.list() == []
     assert db.counters().get("matches_undecided", 0) == 0
     feed(db, stream, OVERLAPPING, 5)
@@ -159,11 +159,11 @@ def test_part_that_fails_leaves_the_decision_to_the_next(db: adb.Database) -> No
         if point == "before flush":
             raise ZeroDivisionError
 
-    db._store.trigger = fail  # type: ignore[method-assign]
+    db._store.trigger = fail
     for _ in range(2):
         with pytest.raises(ZeroDivisionError):
             feed(db, stream, [], 6)
-    db._store.trigger = lambda point: None  # type: ignore[method-assign]
+    db._store.trigger = lambda point: None
     assert db.decisions.get(decision.id).status == "chosen"
     feed(db, stream, [], 6)
     assert read_log(db, kept) == "A1-B1 "
