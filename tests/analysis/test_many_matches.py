@@ -91,8 +91,9 @@ def test_pattern_of_which_one_event_completes_very_many_matches_is_warned_of(nam
     assert warned(rule("explodes", MANY[name])) == ["explodes"]
     detector = Detector(MANY[name])
     try:
-        few = 110 if name.startswith("no window") else 20  # the product counts, or the power of two
-        completed(detector, "A" * few + "B" * few + "CCD")
+        # Without a window it is the product that counts, else the power of two.
+        parts = "A" * 110 + "B" * 110 if name.startswith("no window") else "A" + "B" * 20
+        completed(detector, parts + "CCD")
     except MatchesExceeded:
         return
     assert detector.truncated  # time completes it, and cannot be refused
