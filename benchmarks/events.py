@@ -1,7 +1,7 @@
 """Detection of patterns: events per second, one at a time and in columns, and memory.
 
 ``python -m benchmarks.events`` measures, all in one run and in turn, in events per second of
-processor time, so per core, ours and the peers':
+processor time where nothing else is said, so per core, ours and the peers':
 
 - ``seq3_columnar_per_s``: a sequence of three steps by key, with a negation and a window, in
   batches of columns, against DuckDB's join of the same table; at least 2,000,000 wanted.
@@ -12,6 +12,9 @@ processor time, so per core, ours and the peers':
 - ``patterns_N_per_s``: N registered patterns over one stream, through the catalog of the rules;
   ``patterns_by_constant_N_per_s``: N on one event type, each on a constant of its own.
 - ``context_<name>_per_s``, ``context_<name>_columnar_per_s``: the three steps in each context.
+- ``skip_<name>_us_after_N``: processor time per event once N events were fed that make matches in
+  one window, with each skip and unrestricted (``none``), against a loop written by hand; it must
+  not grow with N.
 - ``peak_rss_mb_50m``: the most memory of a process of its own that has taken 50 million events;
   ``peak_rss_mb_5m`` that after the first tenth of them. Measured once.
 
@@ -29,6 +32,7 @@ from benchmarks._events_columnar import ContextsInColumns, InColumns
 from benchmarks._events_memory import Memory
 from benchmarks._events_registered import Registered
 from benchmarks._events_single import Contexts, Single
+from benchmarks._events_skips import Skips
 from benchmarks._events_streams import Events
 from benchmarks._nested_parts import Part, measure_parts
 from benchmarks._report import Metric, parser, show
@@ -48,6 +52,7 @@ class Sizes:
     bobocep: Events = field(default=Events(10_000, 20))
     registered: tuple[int, ...] = (1, 100, 1_000)
     stream: Events = field(default=Events(100_000, 1_000))
+    skips: Events = field(default=Events(50_000, 1))
     memory: int = 50_000_000
 
 
@@ -66,6 +71,7 @@ PARTS: dict[str, Callable[[Sizes, ExitStack], Part]] = {
     "contexts_columnar": lambda sizes, opened: ContextsInColumns(
         sizes.contexts_columnar, sizes.batch
     ),
+    "skips": lambda sizes, opened: Skips(sizes.skips),
     "memory": lambda sizes, opened: Memory(sizes.memory, sizes.batch),
 }
 

@@ -10,11 +10,13 @@ import sys
 import pytest
 
 from activedb.columnar import ColumnarDetector, EventColumns
+from activedb.events import Detector
 from benchmarks import events
 from benchmarks._events_bobocep import BoboCEP
 from benchmarks._events_columnar import DuckDB
 from benchmarks._events_memory import Memory
 from benchmarks._events_single import kleene_by_hand, seq3_by_hand, single_s
+from benchmarks._events_skips import SKIPS, PairsByHand, pairs
 from benchmarks._events_streams import CONTEXTS, Events, kleene, seq3
 
 TINY = events.Sizes(
@@ -26,6 +28,7 @@ TINY = events.Sizes(
     bobocep=Events(200, 3),
     registered=(1, 3, 20),
     stream=Events(200, 3),
+    skips=Events(200, 1),
     memory=1_000,
 )
 BESIDE = {
@@ -33,6 +36,7 @@ BESIDE = {
     "seq3_single_per_s": "by hand",
     "kleene_per_s": "by hand",
     "seq3_next_single_per_s": "BoboCEP",
+    **{f"skip_{skip}_us_after_{count}": "by hand" for skip in SKIPS for count in (20, 180)},
 }
 ALONE = {
     "kleene_columnar_per_s",
@@ -109,6 +113,15 @@ def test_loops_written_by_hand_find_what_detectors_find_one_by_one_and_in_column
         assert [tuple(match.parts.values()) for match in matches] == sorted(
             expected, key=lambda match: (match[-1].us, match[0].us)
         )
+
+
+@pytest.mark.parametrize("skip", SKIPS)
+def test_loop_with_a_skip_written_by_hand_finds_what_a_detector_finds(skip: str) -> None:
+    found = Events(2_000, 1).occurrences()
+    detector, by_hand = Detector(pairs(skip, found)), PairsByHand(skip)
+    made = [tuple(match.parts.values()) for o in found for match in detector.feed(o)]
+    assert made == [match for o in found for match in by_hand.feed(o)]
+    assert len(made) > 200
 
 
 @_needs("duckdb")

@@ -56,6 +56,11 @@ class Analysis:
         return tuple(profile for profile in self.rules if profile.effects.is_opaque)
 
     @property
+    def many_matches(self) -> tuple[Profile, ...]:
+        """Rules of which one event may complete so many matches that it is refused."""
+        return tuple(profile for profile in self.rules if profile.many_matches is not None)
+
+    @property
     def terminates(self) -> Verdict:
         """Whether every cascade of rules comes to an end."""
         if any(cycle.is_certain for cycle in self.cycles):
@@ -72,7 +77,7 @@ class Analysis:
     @property
     def has_findings(self) -> bool:
         """Whether anything is not sure."""
-        return bool(self.cycles or self.pairs or self.opaque)
+        return bool(self.cycles or self.pairs or self.opaque or self.many_matches)
 
     def as_dict(self) -> dict[str, Any]:
         """Everything as plain values, for JSON."""
@@ -106,11 +111,14 @@ class Analysis:
                 ],
             },
             "opaque": [profile.name for profile in self.opaque],
+            "many_matches": [
+                {"rule": profile.name, "why": profile.many_matches} for profile in self.many_matches
+            ],
         }
 
 
 def analyze(rules: Iterable[Rule]) -> Analysis:
-    """Analyze a rule set: triggering graph, termination, confluence.
+    """Analyze a rule set: triggering graph, termination, confluence, patterns with many matches.
 
     Parameters
     ----------

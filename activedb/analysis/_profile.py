@@ -11,6 +11,7 @@ from typing import Any
 
 from activedb.analysis._effects import Change, Effects, Read, Signal, Unresolved
 from activedb.analysis._listening import TIME, Listening, Role, listening_of
+from activedb.analysis._many_matches import why_many
 from activedb.analysis._objects import emitted, known
 from activedb.analysis._reading import Reading
 from activedb.analysis._recorder import Recorder
@@ -44,6 +45,9 @@ class Profile:
     watches : tuple of Read
         What predicates in its event read of the shared store, when an event that it listens to is
         raised.
+    many_matches : str or None
+        Why one event may complete very many matches of its event, and what to do; None: it does
+        not, or the rule has a bound of its own.
     """
 
     name: str
@@ -55,6 +59,7 @@ class Profile:
     condition_action: ConditionAction = ConditionAction.IMMEDIATE
     after: tuple[str, ...] = ()
     watches: tuple[Read, ...] = ()
+    many_matches: str | None = None
 
     @classmethod
     def of(cls, rule: Rule) -> Profile:
@@ -73,6 +78,7 @@ class Profile:
             rule.condition_action,
             rule.after,
             watched.reads,
+            why_many(rule),
         )
 
     @property

@@ -32,7 +32,7 @@ _ROLES = {
 
 
 def draw_text(analysis: Analysis) -> str:
-    """Draw an analysis: the triggering graph as a tree, cycles, pairs, opaque rules.
+    """Draw an analysis: the triggering graph, cycles, pairs, opaque rules, many matches.
 
     ``──▶`` may trigger; ``┄┄▶`` may have time trigger; ``┄┄▷`` only adds a part to a pattern, or
     forbids it. Each rule is unfolded once, ``↺`` where that was above, ``↓`` where it follows
@@ -67,6 +67,11 @@ def draw_text(analysis: Analysis) -> str:
             for each in profile.effects.unresolved:
                 branch.add(_line(f"{each} (leaves open: {', '.join(sorted(each.kinds))})"))
         parts.append(opaque)
+    if analysis.many_matches:
+        matches = Tree(Text("many matches: an event that completes too many is refused", "bold"))
+        for profile in analysis.many_matches:
+            matches.add(_line(f"{profile.name}: {profile.many_matches}"))
+        parts.append(matches)
     return _printed(parts)
 
 
@@ -114,6 +119,8 @@ def rule_text(analysis: Analysis, profile: Profile) -> str:
         root.add(_line(f"{each}{f' ({each.place})' if each.place else ''}"))
     for unresolved in effects.unresolved:
         root.add(_line(f"opaque, {unresolved}"))
+    if profile.many_matches is not None:
+        root.add(_line(f"many matches: {profile.many_matches}"))
     for edge in analysis.edges:
         if edge.target == profile.name:
             root.add(_line(f"{_arrow(edge, back=True)} {edge.source}: {edge.reason}"))

@@ -119,8 +119,9 @@ def analyze(
 ) -> None:
     """Tell which rules may trigger which, whether that ends, and whether the order matters.
 
-    Prints the triggering graph, cycles, pairs of rules that do not commute, and rules of which
-    the source does not tell what they do, each with the reason.
+    Prints the triggering graph, cycles, pairs of rules that do not commute, rules of which the
+    source does not tell what they do, and patterns of which one event may complete so many matches
+    that it is refused, each with the reason.
     """
     from activedb.analysis import draw_svg, draw_text
 

@@ -109,13 +109,15 @@ def choose(
     n_candidates: int,
     is_next: bool,
     context: int,
+    most: int,
 ) -> int:
     """Leave in `order` the candidates that are made, in the order of making; return how many.
 
     With next, of those with the same first constituent the most preferred is one: they end with
     the same one. Then only those of which nothing is used up. Of these the context chooses.
+    -1: a detector that is fed one by one would look at more than `most`, unless that is -1.
     """
-    kept = 0
+    kept = looked = 0
     seen, made = -1, -1
     for i in range(n_candidates):
         candidate = order[i]
@@ -123,16 +125,23 @@ def choose(
         if is_next and first == seen:
             continue
         seen = first
-        if not usable[candidate] or (context == CONTINUOUS and first == made):
+        # With next, what is used up is looked at: it still counts for what is next.
+        if not (usable[candidate] or is_next) or (context == CONTINUOUS and first == made):
+            continue
+        if looked == most:
+            return -1
+        looked += 1
+        if not usable[candidate]:
             continue
         made = first
         order[kept] = candidate
         kept += 1
-    if kept > 0 and context in (CHRONICLE, RECENT):
-        if context == RECENT:  # without Kleene parts: all have the same length
-            for i in range(1, kept):
-                if _later(flat, starts[order[i]], starts[order[0]], counts.shape[1]):
-                    order[0] = order[i]
+        if context == CHRONICLE:
+            break
+    if kept > 0 and context == RECENT:  # without Kleene parts: all have the same length
+        for i in range(1, kept):
+            if _later(flat, starts[order[i]], starts[order[0]], counts.shape[1]):
+                order[0] = order[i]
         kept = 1
     return kept
 

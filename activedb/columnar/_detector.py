@@ -15,7 +15,9 @@ from activedb.columnar._keys import KeyNumbers
 from activedb.columnar._matches import Chunk, Matches
 from activedb.columnar._plan import Plan, plan_of
 from activedb.compiler import check_compiler
-from activedb.errors import BadEvent
+from activedb.errors import BadEvent, PatternError
+from activedb.events import MATCHES_MAX
+from activedb.events.detection._bound import too_many
 from activedb.streams import EventTable
 
 if TYPE_CHECKING:
@@ -42,11 +44,15 @@ class ColumnarDetector:
         What to look for: one for which `supports` has no reason why not.
     name : str, optional
         The name of the composite occurrences; by default the query's, or the expression's repr.
+    matches_max : int, optional
+        As for `Detector`: how many matches one event completes at most, 10,000 by default; None:
+        any number. More are refused.
 
     Raises
     ------
     PatternError
-        If the matches of `expression` cannot be found in columns, with the reason.
+        If the matches of `expression` cannot be found in columns, with the reason; or if
+        `matches_max` is no number from 1.
     ConfigurationError
         If numba is not installed.
 
@@ -60,8 +66,17 @@ class ColumnarDetector:
         How many events it has been fed; the next one has this row.
     """
 
-    def __init__(self, expression: Expression, *, name: str | None = None):
+    def __init__(
+        self,
+        expression: Expression,
+        *,
+        name: str | None = None,
+        matches_max: int | None = MATCHES_MAX,
+    ):
         self._plan: Plan = plan_of(expression)
+        if matches_max is not None and (type(matches_max) is not int or matches_max < 1):
+            raise PatternError(f"matches_max takes a whole number from 1, not {matches_max!r}")
+        self._most = matches_max
         check_compiler("detection in columns", "detector_for()")
         self.expression = expression
         self.horizon_us = self._plan.expression.window_us
@@ -96,6 +111,9 @@ class ColumnarDetector:
 
         Raises
         ------
+        MatchesExceeded
+            If an event completes more than `matches_max` matches. The events before it have been
+            taken, and their matches are lost: who may have to take a batch back feeds it to a copy.
         BadEvent
             If an event is before one of an earlier batch, by time and id, or lacks an attribute of
             ``same`` or of a term, or its value cannot be compared; what a predicate of one event
@@ -122,10 +140,15 @@ class ColumnarDetector:
             self._plan.returns,
         )
         self._keep(chunk)
+        if not found.is_whole:
+            assert self._most is not None, "without a bound all events are taken"
+            raise too_many(self._most, self._name)
         if self._plan.filters and len(matches):
-            return matches.only(
+            matches = matches.only(
                 [all(judge(o.parts) for judge in self._plan.filters) for o in matches.occurrences()]
             )
+            if self._most is not None and _most_together(matches.at) > self._most:
+                raise too_many(self._most, self._name)
         return matches
 
     def absorb(self, events: EventColumns) -> None:
@@ -168,8 +191,10 @@ class ColumnarDetector:
         keys_of = self._keys.number(columns, rows)
         self._engine.grow(len(self._keys))
         chunk = Chunk(np.arange(self.rows, self.rows + len(columns)), columns)
+        # What functions refuse counts for nothing, and they are asked in the end.
+        most = -1 if self._most is None or absorbs or self._plan.filters else self._most
         found = self._engine.run(
-            columns.us[rows], rows + self.rows, keys_of, masks[rows], absorbs=absorbs
+            columns.us[rows], rows + self.rows, keys_of, masks[rows], most, absorbs=absorbs
         )
         self.rows += len(columns)
         self._last = last
@@ -246,6 +271,11 @@ class ColumnarDetector:
         self._keys.keep(kept)
         self._engine.keep(kept)
         self._keys_max = max(_KEYS_MIN, 2 * len(kept))
+
+
+def _most_together(at: Ints) -> int:
+    """How many matches one event has completed at most."""
+    return int(np.unique(at, return_counts=True)[1].max(initial=0))
 
 
 def checked_place(

@@ -35,11 +35,14 @@ class Found:
         How many each part of each match has; None: one each.
     at : array of int64
         Of each match the place, among the events given, of the one that completed it.
+    is_whole : bool
+        Whether all events were taken; else those before one that completes too many matches.
     """
 
     rows: Ints
     counts: Ints | None
     at: Ints
+    is_whole: bool
 
 
 class Engine(Protocol):
@@ -60,12 +63,14 @@ class Engine(Protocol):
         """Read what else is needed of a batch's events; raises `BadEvent` if it is not there."""
 
     def run(
-        self, us: Ints, rows: Ints, keys_of: Ints, masks: Ints, *, absorbs: bool = False
+        self, us: Ints, rows: Ints, keys_of: Ints, masks: Ints, most: int, *, absorbs: bool = False
     ) -> Found:
         """Take events in the order of their places.
 
         Parameters
         ----------
+        most : int
+            How many matches one event may complete; -1: any number.
         absorbs : bool
             Nothing is used up, and what is found means nothing.
         """
@@ -174,12 +179,12 @@ class StackEngine(_Ring):
         super().__init__(plan, 3 + 2 * (parts - 1), parts - 1, 3 * parts)
 
     def run(
-        self, us: Ints, rows: Ints, keys_of: Ints, masks: Ints, *, absorbs: bool = False
+        self, us: Ints, rows: Ints, keys_of: Ints, masks: Ints, most: int, *, absorbs: bool = False
     ) -> Found:
         plan = self._plan
         # What completes a match in a context that uses up is not kept; recent uses up nothing.
         context = RECENT if absorbs else plan.context
-        self._ring, self._base, self._top, found, counts, at = run_stacks(
+        self._ring, self._base, self._top, found, counts, at, taken = run_stacks(
             us,
             rows,
             keys_of,
@@ -190,12 +195,13 @@ class StackEngine(_Ring):
             plan.is_next,
             plan.negates_start,
             context,
+            most,
             self._keys,
             self._ring,
             self._base,
             self._top,
         )
-        return Found(found, counts if context == CUMULATIVE else None, at)
+        return Found(found, counts if context == CUMULATIVE else None, at, taken == len(us))
 
 
 class RunEngine(_Ring):
@@ -229,16 +235,16 @@ class RunEngine(_Ring):
         self._loaded = self._programs.load(columns, rows, masks)
 
     def run(
-        self, us: Ints, rows: Ints, keys_of: Ints, masks: Ints, *, absorbs: bool = False
+        self, us: Ints, rows: Ints, keys_of: Ints, masks: Ints, most: int, *, absorbs: bool = False
     ) -> Found:
         # What is used up has no influence on which partial matches are kept: `use_up` says it.
         assert self._loaded is not None, "run before prepare"
         plan, programs = self._plan, self._programs
-        self._ring, self._values, self._nodes, state, found, counts, at = run_runs(
+        self._ring, self._values, self._nodes, state, found, counts, at, taken = run_runs(
             (us, rows, keys_of, masks, *self._loaded),
             self._shape,
             (programs.code, programs.ends, programs.parts, programs.prevs, programs.literals),
-            (plan.window_us, plan.gap_us, plan.is_next, plan.negates_start, plan.context),
+            (plan.window_us, plan.gap_us, plan.is_next, plan.negates_start, plan.context, most),
             self._keys,
             self._ring,
             self._values,
@@ -247,7 +253,7 @@ class RunEngine(_Ring):
         )
         self._base, self._top, self._node_base, self._node_top = state
         self._loaded = None
-        return Found(found, counts, at)
+        return Found(found, counts, at, taken == len(us))
 
     def copy(self) -> Self:
         made = super().copy()

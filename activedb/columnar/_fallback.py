@@ -11,7 +11,7 @@ from activedb.columnar._columns import EventColumns, Ints
 from activedb.columnar._detector import ColumnarDetector, checked_place
 from activedb.columnar._plan import supports
 from activedb.compiler import has_compiler
-from activedb.events import Detector, Occurrence
+from activedb.events import MATCHES_MAX, Detector, Occurrence
 from activedb.streams import EventTable
 
 if TYPE_CHECKING:
@@ -77,8 +77,14 @@ class RowDetector:
     events before the one that it raises for.
     """
 
-    def __init__(self, expression: Expression, *, name: str | None = None):
-        self._detector = Detector(expression, name=name)
+    def __init__(
+        self,
+        expression: Expression,
+        *,
+        name: str | None = None,
+        matches_max: int | None = MATCHES_MAX,
+    ):
+        self._detector = Detector(expression, name=name, matches_max=matches_max)
         self._last: tuple[int, str] | None = None
 
     @property
@@ -110,13 +116,17 @@ class RowDetector:
         self._detector.trim(before_us)
 
 
-def detector_for(expression: Expression, *, name: str | None = None) -> BatchDetector:
+def detector_for(
+    expression: Expression, *, name: str | None = None, matches_max: int | None = MATCHES_MAX
+) -> BatchDetector:
     """A compiled detector where the expression allows it and numba is there, else one in Python.
 
     Parameters
     ----------
     name : str, optional
         The name of the composite occurrences; the expression's repr by default.
+    matches_max : int, optional
+        How many matches one event completes at most; None: any number.
 
     Raises
     ------
@@ -124,5 +134,5 @@ def detector_for(expression: Expression, *, name: str | None = None) -> BatchDet
         If `expression` cannot stand on its own.
     """
     if supports(expression) is None and has_compiler():
-        return ColumnarDetector(expression, name=name)
-    return RowDetector(expression, name=name)
+        return ColumnarDetector(expression, name=name, matches_max=matches_max)
+    return RowDetector(expression, name=name, matches_max=matches_max)

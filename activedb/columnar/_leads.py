@@ -121,14 +121,17 @@ def only_reached(last: int, leads: Array, counts: Array) -> None:
 
 @jit
 def choose_forwards(
-    last: int, leads: Array, counts: Array, context: int, found: Array, n_found: int
+    last: int, leads: Array, counts: Array, context: int, most: int, found: Array, n_found: int
 ) -> int:
-    """Write the candidates in the order of preference, as serials; -1: there is no room.
+    """Write the candidates in the order of preference, as serials; where they end.
+
+    -1: there is no room. -2: there are more than `most`, unless that is -1.
 
     Whatever leads on to the event at hand is in a candidate, so no way is tried in vain.
     """
     level = 0
     place = counts[0] - 1
+    made = 0
     base = n_found  # where the candidate at hand is written; it holds places until it is whole
     if base + last + 1 > found.shape[0]:
         return -1
@@ -149,6 +152,9 @@ def choose_forwards(
             place = _place_before(leads, level, counts[level], at_us + 1) - 1
             continue
         # Whole: the places go on to the next candidate, the serials stay.
+        if made == most:
+            return -2
+        made += 1
         n_found += last + 1
         if n_found + last + 1 > found.shape[0]:
             return -1

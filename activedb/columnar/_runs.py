@@ -37,6 +37,7 @@ Array = npt.NDArray[Any]
 
 # What there is not enough room for.
 _NOTHING, _RING, _NODES, _MADE, _CANDIDATES, _FOUND = range(6)
+_MANY = 6  # not room: an event completes more matches than it may
 
 
 @jit
@@ -63,6 +64,7 @@ def _take(
     is_next: bool,
     negates_start: bool,
     context: int,
+    matches_max: int,
     keys: Array,
     ring: Array,
     values: Array,
@@ -204,7 +206,19 @@ def _take(
                 return _CANDIDATES, e, base, top, node_base, node_top, n_found, n_at
             if n_candidates > 0:
                 in_order(flat, starts, counts, greedy, n_candidates, order, other)
-                kept = choose(flat, starts, counts, usable, order, n_candidates, is_next, context)
+                kept = choose(
+                    flat,
+                    starts,
+                    counts,
+                    usable,
+                    order,
+                    n_candidates,
+                    is_next,
+                    context,
+                    matches_max,
+                )
+                if kept < 0:
+                    return _MANY, e, base, top, node_base, node_top, n_found, n_at
                 if (
                     n_found + starts[n_candidates] > found.shape[0]
                     or n_at + kept > at.shape[0]
@@ -259,13 +273,13 @@ def run_runs(
     events: tuple[Array, Array, Array, Array, Array, Array],
     shape: tuple[Array, Array, Array, Array, Array, Array],
     conditions: tuple[Array, Array, Array, Array, Array],
-    choices: tuple[int, int, bool, bool, int],
+    choices: tuple[int, int, bool, bool, int, int],
     keys: Array,
     ring: Array,
     values: Array,
     nodes: Array,
     state: tuple[int, int, int, int],
-) -> tuple[Array, Array, Array, tuple[int, int, int, int], Array, Array, Array]:
+) -> tuple[Array, Array, Array, tuple[int, int, int, int], Array, Array, Array, int]:
     """Take events in the order of their places; return what they complete.
 
     Parameters
@@ -280,8 +294,8 @@ def run_runs(
     conditions : (programs, ends, parts, prevs, constants)
         Programs in a row, and per program where it ends, the part at which it is judged, and
         whether it looks at the element before.
-    choices : (window_us, gap_us, is_next, negates_start, context)
-        The gap may be -1.
+    choices : (window_us, gap_us, is_next, negates_start, context, matches_max)
+        The gap may be -1, and so may be how many matches one event completes at most.
     keys : array of int64, keys by 3 parts
         Per key: for each part the last node on its list; of the negated parts before each part,
         the time of the latest event and that of the latest one before that time.
@@ -301,6 +315,8 @@ def run_runs(
         How many each part of each match has.
     at : array of int64
         Of each match the position of the event that completed it.
+    taken : int
+        How many events were taken: all, or those before one that completes too many matches.
     """
     parts, operations = len(shape[0]), len(conditions[0])
     made = np.empty((64, 2), np.int64)
@@ -338,8 +354,9 @@ def run_runs(
         )
         lacks, e, *now, n_found, n_at = _take(*arguments)
         state = (now[0], now[1], now[2], now[3])
-        if lacks == _NOTHING:
-            return ring, values, nodes, state, found[:n_found], counts[: n_at * parts], at[:n_at]
+        if lacks in (_NOTHING, _MANY):
+            made_counts = counts[: n_at * parts]
+            return ring, values, nodes, state, found[:n_found], made_counts, at[:n_at], e
         if lacks == _RING:
             ring = _larger(ring, state[0], state[1])
             values = _larger(values, state[0], state[1])

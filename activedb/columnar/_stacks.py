@@ -34,6 +34,7 @@ Array = npt.NDArray[Any]
 
 # What there is not enough room for.
 _NOTHING, _RING, _LEADS, _FOUND, _COUNTS, _AT = range(6)
+_MANY = 6  # not room: an event completes more matches than it may
 
 
 @jit
@@ -110,6 +111,7 @@ def _take(
     is_next: bool,
     negates_start: bool,
     context: int,
+    most: int,
     keys: Array,
     ring: Array,
     leads: Array,
@@ -128,7 +130,7 @@ def _take(
     Returns
     -------
     lacks, e, base, top, n_found, n_at
-        What there is no room for, the event for which, and the state before that.
+        What there is no room for, or `_MANY`, the event for which, and the state before that.
     """
     last = parts - 1
     slots = ring.shape[0] - 1
@@ -167,6 +169,8 @@ def _take(
                     return _LEADS, e, base, top, n_found, n_at
                 if whole == 0:
                     pass
+                elif is_next and 0 <= most < lead_counts[0]:  # each first one is in a candidate
+                    return _MANY, e, base, top, n_found, n_at
                 elif context == CUMULATIVE:
                     only_reached(last, leads, lead_counts)
                     for part in range(last):
@@ -186,7 +190,9 @@ def _take(
                 elif context == RECENT:
                     end = choose_latest(last, leads, lead_counts, found, n_found)
                 else:
-                    end = choose_forwards(last, leads, lead_counts, context, found, n_found)
+                    end = choose_forwards(last, leads, lead_counts, context, most, found, n_found)
+            if end == -2:
+                return _MANY, e, base, top, n_found, n_at
             if end < 0:
                 return _FOUND, e, base, top, n_found, n_at
             if end > n_found:
@@ -243,11 +249,12 @@ def run_stacks(
     is_next: bool,
     negates_start: bool,
     context: int,
+    most: int,
     keys: Array,
     ring: Array,
     base: int,
     top: int,
-) -> tuple[Array, int, int, Array, Array, Array]:
+) -> tuple[Array, int, int, Array, Array, Array, int]:
     """Take events in the order of their places; return what they complete.
 
     Parameters
@@ -259,6 +266,8 @@ def run_stacks(
         How many positive parts there are.
     window_us, gap_us : int
         Or -1.
+    most : int
+        How many matches one event may complete; -1: any number.
     keys : array of int64, keys by 4 parts - 1
         Per key: the top of the stack of each part but the last; of the negated parts before each
         part, the time of the latest event and that of the latest one before that time; for each
@@ -276,6 +285,8 @@ def run_stacks(
         Of context cumulative: how many each part of each match has; else empty.
     at : array of int64
         Of each match the position of the event that completed it.
+    taken : int
+        How many events were taken: all, or those before one that completes too many matches.
     """
     levels = max(parts - 1, 1)
     leads = np.empty((levels, 64, 3), np.int64)
@@ -296,6 +307,7 @@ def run_stacks(
             is_next,
             negates_start,
             context,
+            most,
             keys,
             ring,
             leads,
@@ -309,7 +321,7 @@ def run_stacks(
             n_found,
             n_at,
         )
-        if lacks == _NOTHING:
+        if lacks in (_NOTHING, _MANY):
             break
         if lacks == _RING:
             size = ring.shape[0]
@@ -326,4 +338,4 @@ def run_stacks(
         else:
             at = _longer(at, n_at)
     used = n_at * parts if context == CUMULATIVE else 0
-    return ring, base, top, found[:n_found], counts[:used], at[:n_at]
+    return ring, base, top, found[:n_found], counts[:used], at[:n_at], e

@@ -148,7 +148,8 @@ class Detections:
 
 def new_detector(rule: Rule) -> ColumnarDetector:
     """A detector of a rule's event that keeps nothing yet."""
-    return ColumnarDetector(rule.on, name=None if isinstance(rule.on, Query) else rule.name)
+    name = None if isinstance(rule.on, Query) else rule.name
+    return ColumnarDetector(rule.on, name=name, matches_max=rule.matches_max)
 
 
 def event_columns(events: ColumnEvents) -> EventColumns:

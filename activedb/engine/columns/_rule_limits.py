@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from activedb.columnar import supports
 from activedb.errors import DefinitionError
-from activedb.events import MATCHES_MAX, Detector, Expression, Query, Sequence
+from activedb.events import Detector, Expression, Query, Sequence
 from activedb.rules import OnMany, Rule
 from activedb.streams import Stream
 
@@ -33,8 +33,8 @@ def _why_not(rule: Rule, stream: Stream, others: frozenset[tuple[str, str]]) -> 
         return f"{kind} {name} is no event of it, while all that the rule hears must be"
     if rule.partials_max is not None:
         return "what a rule keeps there is bounded by its window, not by partials_max"
-    if (rule.matches_max, rule.on_many) != (MATCHES_MAX, OnMany.REFUSE):
-        return "the matches of one event are not bounded there, by matches_max or on_many"
+    if rule.on_many is not OnMany.REFUSE:
+        return "an event that completes too many matches is refused there: leave out on_many"
     detector = Detector(rule.on)
     if detector.reads:
         return "its event reads the shared store: let its condition (when=) do that"

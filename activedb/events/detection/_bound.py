@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from activedb.errors import MatchesExceeded
 
-__all__ = ["MATCHES_MAX", "Bound"]
+__all__ = ["MATCHES_MAX", "Bound", "too_many"]
 
 MATCHES_MAX = 10_000
 """By default one event completes at most so many matches of an expression, or part of one."""
@@ -64,9 +64,15 @@ class Bound:
                 if is_sorted and (self.truncates or self.must_truncate):
                     self.truncated += 1
                     return
-                raise MatchesExceeded(
-                    f"one event completes more than {most} matches of {name}: select next, choose "
-                    "a context, bound its Kleene parts or shorten its window; raise matches_max, "
-                    'or make the most preferred ones alone with on_many="truncate"'
-                )
+                assert most is not None
+                raise too_many(most, name)
             yield candidate
+
+
+def too_many(most: int, name: str) -> MatchesExceeded:
+    """The error of an event that completes more matches than it may."""
+    return MatchesExceeded(
+        f"one event completes more than {most} matches of {name}: select next, choose "
+        "a context, bound its Kleene parts or shorten its window; raise matches_max, "
+        'or make the most preferred ones alone with on_many="truncate"'
+    )

@@ -27,6 +27,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "conjunction": ({"on": adb.all_of(A, B)}, "is not a sequence"),
     "endless": ({"on": adb.seq(A, B)}, "has no window"),
     "bounded": ({"on": adb.seq(A, B).within(5), "partials_max": 9}, "partials_max"),
+    "truncated": ({"on": adb.seq(A, B).within(5), "on_many": "truncate"}, "leave out on_many"),
 }
 
 

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, given, settings
 
+import activedb as adb
 from activedb.errors import SerializationConflict
 from tests.databases import place
 from tests.engine.columns.watch import Spec, open_watch, specs, streams
+from tests.engine.ledger import at
 
 if TYPE_CHECKING:
     from activedb import Occurrence
@@ -36,6 +38,21 @@ def event_by_event(rules: list[Spec], batches: Batches, *, as_tables: bool) -> d
             else:
                 watch.feed(events, second)
         return watch.everything()
+
+
+def test_event_that_completes_too_many_matches_is_a_dead_letter_as_event_by_event() -> None:
+    names = enumerate("AABCC")
+    batch = [adb.occurrence(name, timestamp=at(second), n=second) for second, name in names]
+    on = adb.seq(adb.event("A"), adb.event("B")).within(20)
+    rules = [Spec(on, matches_max=1), Spec(adb.event("C"))]
+    with place(None) as where:
+        watch = open_watch(where, rules, columns=True)
+        watch.feed(batch, 30)
+        told = watch.everything()
+    assert told == event_by_event(rules, [(batch, 30)], as_tables=False)
+    ((*_, error, _, _),) = told["letters"]
+    assert error == "MatchesExceeded"
+    assert len(told["log"]) == 2  # of the two C
 
 
 @given(specs(), streams(odd=False), st.sampled_from([1, 3, 2_000]), st.sets(st.integers(1, 5)))

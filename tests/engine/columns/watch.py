@@ -47,6 +47,8 @@ class Spec:
         Whether it writes the event's number, which the server may refuse.
     counts : bool
         Whether it has a condition on a row that its action writes.
+    matches_max : int
+        How many matches one event completes at most.
     """
 
     on: Expression
@@ -56,6 +58,7 @@ class Spec:
     raises_at: int | None = None
     writes_number: bool = False
     counts: bool = False
+    matches_max: int = 10_000
 
 
 @dataclass
@@ -159,6 +162,7 @@ def _define(watch: Watch, name: str, spec: Spec) -> None:
         priority=spec.priority,
         on_abort=spec.on_abort,
         when=when if spec.counts else None,
+        matches_max=spec.matches_max,
     )(act)
 
 
@@ -261,6 +265,7 @@ def specs(draw: st.DrawFn) -> list[Spec]:
                 draw(st.sampled_from([None, 0, 1, 2])),
                 draw(st.booleans()),
                 coupling in ("immediate", "deferred") and draw(st.booleans()),
+                draw(st.sampled_from([10_000, 10_000, 1, 2])),
             )
         )
     return found
