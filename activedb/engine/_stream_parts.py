@@ -154,7 +154,12 @@ class StreamParts:
         programs, self._reached_us = self._programs, reached_us
         if programs is not None:
             letters += programs.process(
-                t, chunk, reached_us, sequence=entry.sequence, fail_fast=each.fail_fast
+                t,
+                chunk,
+                reached_us,
+                behind=state.buffer.behind(len(chunk)),
+                sequence=entry.sequence,
+                fail_fast=each.fail_fast,
             )
         if not counts_rows:  # what they have missed is what this part has passed
             letters += each.offer_late(t, arrivals.late, entry.punctuation_us or 0)

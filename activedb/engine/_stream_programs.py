@@ -15,6 +15,7 @@ from activedb.engine._program_work import Work, letter_of
 from activedb.engine._programs import PROGRAMS_MAX, Defined, ProgramsOfStream
 from activedb.engine._triggered import is_systemic
 from activedb.errors import BatchFailed
+from activedb.events import Occurrence
 from activedb.metrics import Counters
 from activedb.scheduling import (
     At,
@@ -180,6 +181,7 @@ class StreamPrograms:
         chunk: Sequence[Arrival],
         reached_us: int | None,
         *,
+        behind: Sequence[Occurrence],
         sequence: int,
         fail_fast: bool,
     ) -> list[Letter]:
@@ -193,6 +195,8 @@ class StreamPrograms:
             In event-time order.
         reached_us : int or None
             No later event begins before it.
+        behind : sequence of Occurrence
+            Events that are not in the part and may be before some in it.
         sequence : int
             The number of the part.
         fail_fast : bool
@@ -204,7 +208,7 @@ class StreamPrograms:
         self._is_begun = True
         self._left.last_us = chunk[-1].occurrence.low_us if chunk else None
         self._decisions.begin(self._detections)
-        works, letters = self._prepared(chunk, reached_us)
+        works, letters = self._prepared(chunk, reached_us, behind)
         chosen, told = self._decided(sequence, reached_us)
         works = sorted([*works, *chosen], key=lambda work: work.transaction.at)
         for detection in self._detections.values():
@@ -242,13 +246,13 @@ class StreamPrograms:
     # -- inside ----------------------------------------------------------------------------
 
     def _prepared(
-        self, chunk: Sequence[Arrival], reached_us: int | None
+        self, chunk: Sequence[Arrival], reached_us: int | None, behind: Sequence[Occurrence]
     ) -> tuple[list[Work], list[Letter]]:
         """The s-transactions of events, in the serial order, and letters of those refused."""
         works: list[Work] = []
         letters: list[Letter] = []
         for place, defined in enumerate(self._of.programs):
-            works += self._prepared_of(defined, place, chunk, reached_us, letters)
+            works += self._prepared_of(defined, place, chunk, reached_us, behind, letters)
         return works, letters
 
     def _decided(self, sequence: int, reached_us: int) -> tuple[list[Work], list[Letter]]:
@@ -278,6 +282,7 @@ class StreamPrograms:
         place: int,
         chunk: Sequence[Arrival],
         reached_us: int | None,
+        behind: Sequence[Occurrence],
         letters: list[Letter],
     ) -> list[Work]:
         """Those of one program, which is the `place`-th of the stream; letters are added."""
@@ -301,7 +306,7 @@ class StreamPrograms:
                 if detection is not None and is_for_rules:
                     detection.take(at, o)
         if detection is not None:
-            made, refused, undecided, decided = detection.run(made, reached_us)
+            made, refused, undecided, decided = detection.run(made, reached_us, behind)
             self._decisions.found(program.name, undecided, decided)
             by_event = {id(arrival.occurrence): arrival for arrival in arrivals.values()}
             letters += [letter_of(stream, defined, by_event[id(o)], e) for o, e in refused]

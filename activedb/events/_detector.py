@@ -226,8 +226,15 @@ class Detector:
             and not self._clocks
         )
         self._seen = 0  # of what nodes have decided, how much was looked at
-        # What reads the shared store would read something else in a world.
-        self._tries_worlds = not self._is_free and not self.reads and self._shared.policy.doubts
+        # Where one choice among plain sequences or conjunctions is all, the nodes know enough. What
+        # reads the shared store would read something else in a world.
+        is_simple = isinstance(expression, Sequence_ | Conjunction) and (
+            all(isinstance(e, Primitive | Disjunction | Negation) for e in tree[1:])
+            and not is_timed(expression)
+        )
+        self._tries_worlds = not (is_simple or self._is_free or self.reads) and (
+            self._shared.policy.doubts
+        )
         # What a world is known not to make, though nodes hold it for certain: its arrivals.
         self._refuted: set[int] = set()
         # What was open, and is certain since: the arrivals of what was returned of open choices.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from activedb.errors import BadEvent, PatternError
@@ -106,7 +108,12 @@ class Detection:
         """The choices that are open, as of the last run."""
         return tuple(self._open.values())
 
-    def run(self, passed: Iterable[STransaction], until_us: int | None) -> Detected:
+    def run(
+        self,
+        passed: Iterable[STransaction],
+        until_us: int | None,
+        behind: Sequence[Occurrence] = (),
+    ) -> Detected:
         """Detect in what a punctuation has passed.
 
         Parameters
@@ -116,8 +123,11 @@ class Detection:
         until_us : int, optional
             No event before it comes any more; by default what time completes is not looked for
             beyond the last event.
+        behind : sequence of Occurrence
+            Events that were not taken yet and may be before some of those.
         """
         self._made.clear()
+        places = self._inexact_places()
         transactions: list[STransaction] = []
         refused: list[tuple[Occurrence, Exception]] = []
         for transaction in sorted(passed, key=lambda t: t.at):
@@ -126,7 +136,8 @@ class Detection:
             event = self._events.pop(transaction.at, None)
             if event is not None:
                 try:
-                    triggered = self._feed(event)
+                    later = self._contemporaries(transaction.at, event, places, behind)
+                    triggered = self._feed(event, later)
                 except Exception as error:
                     refused.append((event, error))
                     continue
@@ -246,13 +257,32 @@ class Detection:
         ]
         return undecided, decided
 
-    def _feed(self, event: Occurrence) -> list[Triggered]:
+    def _inexact_places(self) -> list[At]:
+        """Return the places of all events that wait, in order, if a time is an interval."""
+        if all(o.low_us == o.high_us for o in self._events.values()):
+            return []
+        return sorted(self._events)
+
+    def _contemporaries(
+        self, at: At, event: Occurrence, places: list[At], behind: Sequence[Occurrence]
+    ) -> list[Occurrence]:
+        """Return the events that are yet to be fed and may be before this one."""
+        if event.low_us == event.high_us:
+            return []
+        found = []
+        for place in islice(places, bisect_right(places, at), None):
+            if place.us >= event.high_us:
+                break
+            found.append(self._events[place])
+        return found + [o for o in behind if o.low_us < event.high_us]
+
+    def _feed(self, event: Occurrence, contemporaries: Sequence[Occurrence]) -> list[Triggered]:
         """What an event completes; if it raises, no detector has taken it."""
         triggered: list[Triggered] = []
         fed: list[Detector] = []
         try:
             for rule, detector in self._detectors:
-                triggered += [(rule, o) for o in detector.feed(event)]
+                triggered += [(rule, o) for o in detector.feed(event, None, contemporaries)]
                 fed.append(detector)
                 if self._fed is not None and not detector.keeps_log:
                     self._fed.append((detector, event))

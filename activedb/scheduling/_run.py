@@ -113,6 +113,7 @@ class ProgramRun:
         self.state = State(program.tables) if state is None else state
         self.punctuation_us = time_us(punctuation_us, None)
         self._waiting: list[STransaction] = []
+        self._ends_us: dict[At, int] = {}  # of those whose times are intervals
         self._arrivals = self.state.last_arrival()
         self._detection = Detection(program.rules, program.check) if program.rules else None
 
@@ -175,22 +176,31 @@ class ProgramRun:
         known_us = self.punctuation_us
         passed: list[STransaction] = []
         try:
-            waiting = list(self._waiting)
+            waiting, ends_us = list(self._waiting), dict(self._ends_us)
             arrivals = self._arrivals
             for event in events:
                 made = self._taken(event, arrivals + 1, results)
                 if made is not None:
                     arrivals += 1
                     waiting.append(made)
+                    if event.high_us > event.low_us:
+                        ends_us[made.at] = event.high_us
             if is_last:
                 passed, waiting = waiting, []
                 if passed:  # what is not later comes too late from now on
-                    last_us = max(t.at.us for t in passed)
+                    last_us = max(ends_us.get(t.at, t.at.us) for t in passed)
                     known_us = max(last_us + 1, known_us or last_us + 1)
             elif until_us is not None:
-                passed = [t for t in waiting if t.at.us < until_us]
-                waiting = [t for t in waiting if t.at.us >= until_us]
+                # Up to the first that may be after it: what comes may be before that one.
+                stop = min(
+                    (t.at for t in waiting if ends_us.get(t.at, t.at.us) >= until_us), default=None
+                )
+                passed = [t for t in waiting if stop is None or t.at < stop]
+                waiting = [t for t in waiting if stop is not None and t.at >= stop]
                 known_us = until_us
+                until_us = until_us if stop is None else min(until_us, stop.us)
+            for t in passed:
+                ends_us.pop(t.at, None)
             if is_last or until_us is not None:
                 self._run(passed, results, until_us, undo)
         except BaseException:
@@ -198,6 +208,7 @@ class ProgramRun:
             raise
         # From here to the return nothing can come in between.
         self.punctuation_us, self._waiting, self._arrivals = known_us, waiting, arrivals
+        self._ends_us = ends_us
         if until_us is not None:
             if self._detection is not None:
                 self._detection.trim(until_us)
@@ -217,11 +228,11 @@ class ProgramRun:
             reason = f"program {self.program.name} has no state access for it, only for {known}"
             results.refused.append(Refusal(event, reason))
             return None
-        if self.punctuation_us is not None and event.us < self.punctuation_us:
+        if self.punctuation_us is not None and event.low_us < self.punctuation_us:
             reason = f"it came too late: its time is before the punctuation {self.punctuation_us}"
             results.refused.append(Refusal(event, reason))
             return None
-        at = At(event.us, event.id or "", arrival)
+        at = At(event.low_us, event.id or "", arrival)
         made = s_transaction_of(self.program, event, at)
         if made is None:
             results.dropped += 1

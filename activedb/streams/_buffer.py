@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import takewhile
 
 from activedb.events import Occurrence
 from activedb.streams._arrivals import Arrival
@@ -90,6 +91,12 @@ class EventTimeBuffer:
                 break
             found.append(other)
         return found
+
+    def behind(self, count: int) -> list[Occurrence]:
+        """The events behind the first `count` that may be before one of these; O(count)."""
+        ends_us = max((a.occurrence.high_us for a in self._arrivals[:count]), default=-(2**63))
+        later = (self._arrivals[place].occurrence for place in range(count, len(self._arrivals)))
+        return list(takewhile(lambda o: o.low_us < ends_us, later))
 
     def lowest_us(self, place: int = 0) -> int | None:
         """Where the first arrival from a place on begins; None if there is none."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from random import Random
 from typing import Any
 
 import pytest
 
+from activedb.clock import moment_of as at
 from activedb.errors import DefinitionError, UncertainOrder
-from activedb.events import AccuracyInterval, Occurrence, event, seq
+from activedb.events import AccuracyInterval, Detector, Occurrence, all_of, event, seq
 from activedb.scheduling import Program, ProgramRun, SerialOrder, SharedTable
 
 LOG = SharedTable("log", key=str, initial="")
@@ -99,3 +102,71 @@ def test_function_is_asked_with_the_candidates_and_may_choose_none() -> None:
 def test_policy_that_a_program_cannot_have_is_refused(policy: Any) -> None:
     with pytest.raises(DefinitionError, match="rule pair: on_uncertain"):
         pairs(policy)
+
+
+CHOICE = all_of(event("A"), event("B")).context("chronicle")
+
+
+def matched(run: ProgramRun) -> list[str]:
+    return str(read(run)).split()
+
+
+def of_pairs(on: Any) -> Program:
+    """A program that notes each pair of an A and a B."""
+    program = Program("pairs", [LOG])
+
+    @program.rule(on, writes=lambda o: [LOG["pairs"]])
+    def pair(t: Any, o: Any) -> None:
+        t.write(LOG["pairs"], t.read(LOG["pairs"]) + f"{o.parts['A'].id}-{o.parts['B'].id} ")
+
+    return program
+
+
+@pytest.mark.parametrize("cuts", [[], [60], [100], [112], [60, 108]], ids=str)
+def test_events_that_overlap_are_known_to_each_other_however_they_are_passed(
+    cuts: list[int],
+) -> None:
+    run = ProgramRun(of_pairs(CHOICE), SerialOrder())
+    run.feed([Occurrence("A", at(50), id="A50"), about("B", 100, "p"), about("B", 106, "q")])
+    for punctuation_us in [*cuts, 200]:
+        run.feed([], punctuation_us)
+    assert matched(run) == []
+    found = [list(u.candidates[0].values())[1].id for _, u in run.undecided]
+    assert found == ["B100", "B106"]
+
+
+def test_event_waits_while_others_may_come_before_it() -> None:
+    run = ProgramRun(of_pairs(CHOICE), SerialOrder())
+    run.feed([Occurrence("A", at(50), id="A50"), about("B", 100, "p")], 105)
+    assert run.undecided == (), "what ends at 110 was not passed"
+    late = run.feed([about("B", 107, "q")], 106)
+    assert "came too late" in late.refused[0].reason, "it may have been before 105"
+    run.feed([about("B", 116, "r")], 200)
+    assert [u.event.id for _, u in run.undecided if u.event] == ["B100", "B116"]
+
+
+@pytest.mark.parametrize("number", range(20))
+def test_rule_makes_what_a_detector_makes_that_knows_all_that_may_come_before(number: int) -> None:
+    seed = f"{os.environ['ACTIVEDB_TEST_SEED']} {number}"
+    random = Random(seed)
+    for on in (CHOICE, seq(event("A"), event("B")).context("recent")):
+        events = []
+        for place in range(12):
+            us, width = random.randrange(50, 500), random.choice([0, 0, 5, 20])
+            stamp = AccuracyInterval(us, us - width, us + width)
+            events.append(Occurrence(random.choice("AB"), stamp, id=f"{place}"))
+        events.sort(key=lambda o: o.low_us)
+        detector, expected = Detector(on), []
+        for place, o in enumerate(events):
+            later = [x for x in events[place + 1 :] if x.low_us < o.high_us]
+            found = detector.feed(o, None, later if o.high_us > o.low_us else [])
+            expected += [f"{m.parts['A'].id}-{m.parts['B'].id}" for m in found]
+        run = ProgramRun(of_pairs(on), SerialOrder())
+        left = list(events)
+        while left:
+            count = random.randint(1, len(left))
+            fed, left = left[:count], left[count:]
+            run.feed(fed, left[0].low_us if left else None)
+        run.feed([], 1_000)
+        assert sorted(matched(run)) == sorted(expected), seed
+        assert len(run.undecided) == len(detector.undecided), seed
