@@ -477,7 +477,7 @@ def test_state_of_detection_goes_on_in_another_one() -> None:
     def through(detection: Detection, *events: Occurrence) -> list[str]:
         for o in events:
             detection.take(made(o).at, o)
-        found, _ = detection.run([made(o) for o in events], None)
+        found = detection.run([made(o) for o in events], None).transactions
         return [t.type for t in found]
 
     before = Detection(p.rules, p.check)
