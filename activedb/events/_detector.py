@@ -375,7 +375,6 @@ class Detector:
         """
         if not self.is_timed:
             return []
-        self._advanced_us = max(self._advanced_us, us)
         record = _Record(None, us, [], {}, ())
         made = self._do(record, reader)
         last = self._log[-1] if self._log else None
@@ -421,6 +420,9 @@ class Detector:
         journal, o, timers = record.journal, record.o, self._shared.timers
         if record.chosen is not None:
             return self._choose(*record.chosen, record, reader)
+        if o is None and record.us > self._advanced_us:
+            journal.append((setattr, (self, "_advanced_us", self._advanced_us)))
+            self._advanced_us = record.us
         if o is not None and self._shared.is_inexact:
             self._await(o, record)
         if self._told_us is None and self._clocks:
@@ -670,12 +672,11 @@ class Detector:
                 for key in each.keys
             }
             events = [o for o in events if id(o) in own or o.key in negated]
-        until_us = self._advanced_us if record.o is not None else max(record.us, self._advanced_us)
         return Witnesses(
             self.expression,
             events,
             self._told_us,
-            until_us,
+            self._advanced_us if record.o is not None else max(record.us, self._advanced_us),
             tuple(self._decisions.values()),
             self._alone,
         )
@@ -801,56 +802,28 @@ class Detector:
         `o` is asked through `reader`.
 
         Complexity: O(log n) for a sequence of primitive events without selection, context and
-        skip; else what was fed since `o` is undone and done again.
+        skip, until the first timestamp that is an interval; else what was fed since `o` is undone
+        and done again.
         """
-        if self._memoryless is not None:
-            self._memoryless.withdraw(o)
-            if self._open:
-                self._close(o)
-            return
         log = self._log
-        number = next((n for n in range(len(log) - 1, -1, -1) if log[n].o is o), None)
-        if number is None:
+        number = next((n for n in range(len(log) - 1, -1, -1) if log[n].o is o), -1)
+        if number < 0 and self._memoryless is None:
             return
         later = []
-        while len(log) > number:
+        while len(log) > max(number, 0):
             record = log.pop()
             roll_back(record.journal)
             later.append(record)
-        for record in reversed(later[:-1]):
+        if number >= 0:
+            later.pop()
+        elif self._memoryless is not None:
+            self._memoryless.withdraw(o)  # it was fed before all that is in the log
+        for record in reversed(later):
             self._do(record, reader, refuses=False)
             self._remember(record)
-        if self._trimmed_us is not None:
+        if (later or number >= 0) and self._trimmed_us is not None:
             for node in self._nodes:
                 node.trim(self._trimmed_us)  # undoing has brought back what was forgotten since
-
-    def _close(self, o: Occurrence) -> None:
-        """Forget what is open of `o`, which is withdrawn; what is left of a choice is a new one."""
-        for identity, choice in list(self._open.items()):
-            undecided = choice.undecided
-            is_whole = undecided.event is o
-            left = [
-                (entry, why)
-                for entry, why in zip(choice.entries, undecided.rivals, strict=True)
-                if not is_whole and not any(part is o for part in entry[1].constituents)
-            ]
-            if len(left) == len(choice.entries):
-                continue
-            del self._open[identity]
-            self._handed_out.discard(identity)
-            entries = tuple([entry for entry, _ in left])
-            kept = {arrival for arrival, _ in entries}
-            for arrival, _ in choice.entries:
-                if arrival not in kept:
-                    self._shared.doubtful.pop(arrival, None)
-            if entries:
-                candidates = tuple([_parts_of(match) for _, match in entries])
-                identity = identity_of(self._root.name, candidates, undecided.us)
-                rivals = tuple([why for _, why in left])
-                undecided = replace(
-                    undecided, identity=identity, candidates=candidates, rivals=rivals
-                )
-                self._open[identity] = _Choice(undecided, entries)
 
     @property
     def keeps_log(self) -> bool:
@@ -868,7 +841,8 @@ class Detector:
             roll_back(self._log.pop().journal)
 
     def _remember(self, record: _Record) -> None:
-        if self.keeps_log:
+        # What is open does not follow from the events that are kept.
+        if self.keeps_log or self._shared.keeps_ends:
             self._log.append(record)
 
     # -- bounds ------------------------------------------------------------------------------
@@ -1040,6 +1014,7 @@ class Detector:
         return {
             "expression": encode_params({"text": repr(self.expression)})["text"],
             "told_us": self._told_us,
+            "advanced_us": self._advanced_us,
             "arrival": arrival,
             "dropped": self.dropped,
             "nodes": nodes,
@@ -1101,6 +1076,7 @@ class Detector:
                 node.read(data, reader)
         self._restore_open(state, reader)
         self._told_us = state["told_us"]
+        self._advanced_us = state.get("advanced_us", self._advanced_us)
         self._shared.arrivals = count(state["arrival"])
         self.dropped = state["dropped"]
         for us, index, called in state["timers"]:

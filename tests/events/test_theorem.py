@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from random import Random
@@ -347,6 +348,94 @@ def with_numbers(identity: Any, names: dict[int, int]) -> Any:
     """The match with other numbers for its events; None if it is of others."""
     found = [(name, frozenset(names.get(n, -1) for n in bound)) for name, bound in identity]
     return None if any(-1 in bound for _, bound in found) else frozenset(found)
+
+
+WIDE = Occurrence("other", AccuracyInterval(5 * SECOND_US, 0, 10 * SECOND_US))
+"""No detector listens to it: it tells that timestamps are intervals, and how wide they may be."""
+
+
+@pytest.mark.parametrize("operator", list(VARIANTS))
+def test_events_that_are_withdrawn_are_as_if_never_fed(operator: str) -> None:
+    for name, expression in VARIANTS[operator].items():
+        for number in range(CASES):
+            random = Random(f"{SEED} withdrawn {operator} {name} {number}")
+            widths = random.choice([(0, 0, 1, 2, 3), (0, 0, 0, 2)])
+            events = random_events(expression, random, widths=widths)
+            events += [
+                later(o, len(events), 20)
+                for o in random_events(expression, random, widths=widths, few=True)
+            ]
+            withdrawn = {n for n in range(len(events)) if random.random() < 0.3}
+            policy = random.choice(["certain", "possible"])
+            with_them, without = (Detector(expression, on_uncertain=policy) for _ in range(2))
+            for detector in (with_them, without):
+                detector.advance(0)
+                detector.feed(WIDE)
+            fed: list[int] = []
+            for n, o in enumerate(events):
+                least_us = min(other.low_us for other in events[n:])
+                for each in (with_them, without):
+                    each.advance(least_us)
+                # What is awaited is fed, or it would stay possible.
+                waiting = [
+                    other
+                    for m, other in enumerate(events)
+                    if m > n and m not in withdrawn and not precedes(o, other)
+                ]
+                found = identities(with_them.feed(o, None, waiting))
+                if n in withdrawn:
+                    fed.append(n)
+                else:
+                    expected = identities(without.feed(o, None, waiting))
+                    if not fed:
+                        check_same(expression, events, found, expected)
+                if fed and random.random() < 0.5:
+                    with_them.withdraw(events[fed.pop(random.randrange(len(fed)))])
+            for n in fed:
+                with_them.withdraw(events[n])
+            left, expected_left = (open_of(each) for each in (with_them, without))
+            check_same(expression, events, left, expected_left)
+            made, expected = (
+                identities(each.advance(END_US * 2)) for each in (with_them, without)
+            )
+            check_same(expression, events, made, expected)
+
+
+def later(o: Occurrence, number: int, seconds: int) -> Occurrence:
+    """The event, so much later, with a number from `number`."""
+    stamp = o.stamp
+    assert stamp is not None
+    us = seconds * SECOND_US
+    moved = replace(
+        stamp,
+        reading_us=stamp.reading_us + us,
+        lower_us=stamp.lower_us + us,
+        upper_us=stamp.upper_us + us,
+        local_us=None if stamp.local_us is None else stamp.local_us + us,
+    )
+    return numbered(Occurrence(o.name, moved, o.params), number_of(o) + number)
+
+
+def identities(matches: Sequence[Occurrence]) -> Counter[Any]:
+    return Counter(identity_of(match.parts or {match.name: match}) for match in matches)
+
+
+def open_of(detector: Detector) -> Counter[Any]:
+    """What is open, choice by choice."""
+    return Counter(
+        frozenset(identity_of(parts) for parts in each.candidates) for each in detector.undecided
+    )
+
+
+def check_same(
+    expression: Expression, events: Sequence[Occurrence], found: Counter[Any], expected: Counter[Any]
+) -> None:
+    if found != expected:
+        pytest.fail(
+            f"{Case(expression, events, [])}: {found}; expected {expected} "
+            f"(ACTIVEDB_TEST_SEED={SEED})",
+            pytrace=False,
+        )
 
 
 class Oracle:

@@ -253,7 +253,7 @@ class SharedNode(Node):
         if o is None:
             return []  # nothing that is plain waits for a decision
         if self.shared.keeps_ends:
-            self.detach()
+            self.part_for_good()  # the journal refers to what is kept there
             own = self.hub.node.shared
             own.keeps_ends, own.is_inexact = True, self.shared.is_inexact
             own.policy = self.shared.policy  # the hub may have been another's
