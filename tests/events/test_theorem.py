@@ -395,9 +395,7 @@ def test_events_that_are_withdrawn_are_as_if_never_fed(operator: str) -> None:
                 with_them.withdraw(events[n])
             left, expected_left = (open_of(each) for each in (with_them, without))
             check_same(expression, events, left, expected_left)
-            made, expected = (
-                identities(each.advance(END_US * 2)) for each in (with_them, without)
-            )
+            made, expected = (identities(each.advance(END_US * 2)) for each in (with_them, without))
             check_same(expression, events, made, expected)
 
 
@@ -428,7 +426,10 @@ def open_of(detector: Detector) -> Counter[Any]:
 
 
 def check_same(
-    expression: Expression, events: Sequence[Occurrence], found: Counter[Any], expected: Counter[Any]
+    expression: Expression,
+    events: Sequence[Occurrence],
+    found: Counter[Any],
+    expected: Counter[Any],
 ) -> None:
     if found != expected:
         pytest.fail(
