@@ -637,8 +637,10 @@ class Database:
         Raises
         ------
         FiringsLeft
-            If some have not ended by then. Inside a transaction at once, when all that are left
-            have to be started again: they may wait for its locks.
+            If some have not ended by then. Inside a transaction, or a block of `connection`, at
+            once, when all that are left have to be started again: they may wait for its locks.
+        SelfDeadlock
+            If one waits for what this thread has in a transaction or a block of `connection`.
         TransactionStateError
             In a detached rule, which would wait for itself, or in a rule of a stream.
         ConfigurationError

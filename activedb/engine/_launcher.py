@@ -428,12 +428,13 @@ class Launcher:
         Raises
         ------
         FiringsLeft
-            If some have not ended by then; inside a transaction at once when all that are left
-            were given up for now, as they may wait for locks of that one.
+            If some have not ended by then; beside a transaction or SQL that is open on this
+            thread at once when all that are left were given up for now, as they may wait for its
+            locks.
         TransactionStateError
             In a detached rule, which would wait for itself, or in a stream's batch.
         SelfDeadlock
-            If one of them waits for a transaction that is open on this thread.
+            If one of them waits for a transaction, or SQL, that is open on this thread.
         """
         self._check_may_wait()
         until_s = None if timeout is None else time.monotonic() + timeout
@@ -444,7 +445,8 @@ class Launcher:
             while left := self._left():
                 remaining_s = None if until_s is None else until_s - time.monotonic()
                 is_over = remaining_s is not None and remaining_s <= 0
-                if is_over or (is_inside and not self._running):
+                may_have_locks = is_inside or sleeping.is_beside_work
+                if is_over or (may_have_locks and not self._running):
                     raise FiringsLeft.of(left)
                 _check_standstill(sleeping)
                 self._idle.wait(remaining_s)
@@ -457,7 +459,7 @@ class Launcher:
         TransactionStateError
             As in `join`.
         SelfDeadlock
-            If one of them waits for a transaction that is open on this thread.
+            If one of them waits for a transaction, or SQL, that is open on this thread.
         """
         self._check_may_wait()
         with self._sleeping() as sleeping, self._idle:
@@ -676,11 +678,11 @@ class Launcher:
 
 
 def _check_standstill(sleeping: sleeping_for) -> None:
-    if sleeping.standstill() is not None:
+    if sleeping.is_stuck():
         t = current_transaction()
         raise SelfDeadlock(
-            f"a detached rule waits for what {t.path if t else 'a transaction'} has, which is open "
-            f"on this thread and would wait for that rule: end the transaction before join()"
+            f"a detached rule waits for what {t.path if t else 'SQL on db.connection()'} has, "
+            "which is open on this thread and would wait for that rule: end it before join()"
         )
 
 

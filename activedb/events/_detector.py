@@ -821,6 +821,7 @@ class Detector:
         for record in reversed(later):
             self._do(record, reader, refuses=False)
             self._remember(record)
+        self._handed_out &= self._open.keys()
         if (later or number >= 0) and self._trimmed_us is not None:
             for node in self._nodes:
                 node.trim(self._trimmed_us)  # undoing has brought back what was forgotten since
@@ -839,6 +840,7 @@ class Detector:
         """Undo the feeds and advances since `mark`, if it `keeps_log`."""
         while self._log and self._log[-1] is not mark:
             roll_back(self._log.pop().journal)
+        self._handed_out &= self._open.keys()
 
     def _remember(self, record: _Record) -> None:
         # What is open does not follow from the events that are kept.

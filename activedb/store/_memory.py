@@ -64,7 +64,7 @@ class MemoryStore(Store):
         super().__init__(engine, metadata)
         self.lease = NoLease()
         self._turn = threading.Lock()
-        self._kept_on: int | None = None  # thread of the block of `connection` that has the turn
+        self._kept: PlainUse | None = None  # the block of `connection` that has the turn
         self._turns: WeakKeyDictionary[Connection, _Turn] = WeakKeyDictionary()
         self._numbers: dict[str, int] = {}
         # One for all flat transactions, whose turns keep them apart: opening one takes longer than
@@ -129,7 +129,7 @@ class MemoryStore(Store):
                 with turn:
                     turn.writing = True
                     if get_ident() == thread:  # else another one may end the block
-                        self._kept_on = thread
+                        self._kept = PlainUse(connection, self.interrupt, keeps_all_out=True)
                     _driver(connection).execute("BEGIN")
 
             event.listen(connection, "begin", begin)
@@ -139,11 +139,11 @@ class MemoryStore(Store):
                 with turn:
                     connection.close()
                     turn.writing = False
-                    self._kept_on = None
+                    self._kept = None
 
     def plain_uses(self) -> list[PlainUse]:
-        """No server: who waits for the turn finds out by itself."""
-        return []
+        kept = self._kept
+        return [] if kept is None else [kept]
 
     def check_same_database(self, connection: Connection) -> None:
         raise ConfigurationError(
@@ -281,7 +281,8 @@ class _Turn:
         return True
 
     def _waited(self) -> bool:
-        if self._store._kept_on == get_ident():
+        kept = self._store._kept
+        if kept is not None and kept.thread == get_ident():
             raise SelfDeadlock(
                 "memory:// has one connection, and a block of db.connection() on this same thread "
                 "keeps it from its first statement on: it would be waited for for ever; end that "

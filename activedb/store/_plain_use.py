@@ -30,17 +30,32 @@ class PlainUse:
         has begun.
     backend : int or None
         The server's process beneath it, as of the last statement.
+    keeps_all_out : bool
+        Whether nobody else can use the store before it ends.
     """
 
-    def __init__(self, interrupt: Callable[[Any], None]):
+    def __init__(
+        self,
+        connection: Connection,
+        interrupt: Callable[[Any], None],
+        *,
+        keeps_all_out: bool = False,
+    ):
         self.thread: int | None = get_ident()
         self.backend: int | None = None
+        self.keeps_all_out = keeps_all_out
+        self._connection = connection
         self._interrupt = interrupt
         self._latch = threading.Lock()
         self._driver: Any = None
         self._caller: int | None = None
         self._since_s = 0.0
         self._error: ActiveDBError | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether others may wait for its end. REQUIRES: no other thread uses it."""
+        return self.keeps_all_out or self._connection.in_transaction()
 
     @property
     def caller(self) -> int | None:
@@ -99,7 +114,7 @@ class PlainUses:
     def of(self, connection: Connection) -> Iterator[None]:
         """Keep an eye on a connection inside the block."""
         with self._latch:
-            self._uses[connection] = PlainUse(self._interrupt)
+            self._uses[connection] = PlainUse(connection, self._interrupt)
         try:
             yield
         finally:

@@ -140,7 +140,7 @@ class Store(ABC):
 
     @abstractmethod
     def plain_uses(self) -> list[PlainUse]:
-        """Connections of `connection` that are open, and go to a server."""
+        """Connections of `connection` that are open; in memory the one that has begun."""
 
     @abstractmethod
     def check_same_database(self, connection: Connection) -> None:

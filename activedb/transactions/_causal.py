@@ -65,6 +65,8 @@ class CausalHierarchy(Hierarchy):
         self._seen: dict[TableSpec, dict[Key, Row | None]] = {}
         self._exclusive: dict[TableSpec, set[Key]] = {}
         self._brought: dict[TableSpec, set[Key]] = {}
+        # Whose locks keep each row as it was read: its own, or those of who reads through it.
+        self._askers: dict[TableSpec, dict[Key, set[Hierarchy]]] = {}
         self._tables: dict[TableSpec, None] = {}
         self._scans: list[_Scan] = []
         self._is_alone = False
@@ -75,20 +77,40 @@ class CausalHierarchy(Hierarchy):
         self, spec: TableSpec, keys: Sequence[Key], *, exclusive: bool, inserting: bool = False
     ) -> dict[Key, Row | None]:
         """Rows as the cause sees them, locked on the server for its hierarchy; see `Hierarchy`."""
+        return self.lend(self, spec, keys, exclusive=exclusive, inserting=inserting)
+
+    def lend(
+        self,
+        asker: Hierarchy,
+        spec: TableSpec,
+        keys: Sequence[Key],
+        *,
+        exclusive: bool,
+        inserting: bool = False,
+    ) -> dict[Key, Row | None]:
+        """See `Hierarchy`."""
+        self._note_asker(asker, spec, keys)
         with self._lender() as lender:
             if lender is None:
                 return super().read(spec, keys, exclusive=exclusive, inserting=inserting)
             self._bring(lender, spec, keys)
-            base = lender.read(spec, keys, exclusive=exclusive, inserting=inserting)
+            base = lender.lend(self, spec, keys, exclusive=exclusive, inserting=inserting)
             return self._noted(spec, base, exclusive=exclusive)
 
     def read_free(self, spec: TableSpec, keys: Sequence[Key]) -> dict[Key, Row | None]:
         """As `read` with `exclusive`, at once: rows that others have locked are left out."""
+        return self.lend_free(self, spec, keys)
+
+    def lend_free(
+        self, asker: Hierarchy, spec: TableSpec, keys: Sequence[Key]
+    ) -> dict[Key, Row | None]:
+        """See `Hierarchy`."""
+        self._note_asker(asker, spec, keys)
         with self._lender() as lender:
             if lender is None:
                 return super().read_free(spec, keys)
             self._bring(lender, spec, keys)
-            return self._noted(spec, lender.read_free(spec, keys), exclusive=True)
+            return self._noted(spec, lender.lend_free(self, spec, keys), exclusive=True)
 
     def lock_table(self, spec: TableSpec) -> None:
         """Lock a whole table on the server, for the hierarchy of the cause while it lives."""
@@ -132,8 +154,31 @@ class CausalHierarchy(Hierarchy):
         Otherwise the cause would rely on rows that nobody keeps others from writing. What it has
         asked for, too, it asks for again.
         """
+        above = self.cause.hierarchy
         for spec, keys in self._brought.items():
-            self.cause.hierarchy.forget_rows(spec, keys)
+            above.forget_rows(spec, keys)
+        with self.latch:
+            asked = {spec: list(keys) for spec, keys in self._askers.items()}
+        above.take_back(self, asked)
+
+    def take_back(self, asker: Hierarchy, asked: Mapping[TableSpec, Collection[Key]]) -> None:
+        """See `Hierarchy`. What nobody asks for any more is not looked at when it takes over."""
+        freed: dict[TableSpec, list[Key]] = {}
+        with self.latch:
+            for spec, keys in asked.items():
+                askers = self._askers.get(spec, {})
+                for key in keys:
+                    of_key = askers.get(key, set())
+                    of_key.discard(asker)
+                    if not of_key and askers.pop(key, None) is not None:
+                        freed.setdefault(spec, []).append(key)
+            for spec, keys in freed.items():
+                self.base.discard(spec, keys)
+                for key in keys:
+                    self._seen.get(spec, {}).pop(key, None)
+                    self._exclusive.get(spec, set()).discard(key)
+        if freed and not self._is_alone:
+            self.cause.hierarchy.take_back(self, freed)
 
     def has_read(self, spec: TableSpec, key: Key) -> bool:
         """Whether it has the row, or whom it reads through."""
@@ -161,6 +206,12 @@ class CausalHierarchy(Hierarchy):
                     return
             self._take_over()
         yield None
+
+    def _note_asker(self, asker: Hierarchy, spec: TableSpec, keys: Sequence[Key]) -> None:
+        with self.latch:
+            askers = self._askers.setdefault(spec, {})
+            for key in keys:
+                askers.setdefault(key, set()).add(asker)
 
     def _bring(self, lender: Hierarchy, spec: TableSpec, keys: Sequence[Key]) -> None:
         """Note which rows the lender has not read; they are locked for this one by now."""

@@ -66,7 +66,7 @@ class Child(Generic[T]):
         The parent offers its locks meanwhile. `WrongThread` as in `result`.
         """
         self._parent.await_child()
-        self._task.wait()
+        self._parent.wait_for(self._task)
 
     def cancel(self, reason: str = "") -> None:
         """Make the child abort with `TransactionCancelled` at its next step; from any thread.
@@ -113,7 +113,7 @@ class Child(Generic[T]):
 
     def join(self) -> None:
         """Wait until the child has ended. REQUIRES: its parent's thread, and locks offered."""
-        self._task.wait()
+        self._parent.wait_for(self._task)
 
     def unseen_error(self) -> BaseException | None:
         """What the child raised, unless `result` has delivered it. REQUIRES: it has ended."""

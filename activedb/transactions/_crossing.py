@@ -8,7 +8,8 @@ alone by the server.
 
 A thread that sleeps at the server for one hierarchy keeps others that are open on it from going on,
 those of other database objects of this process, too: they wait for it (`_threads`). Connections
-with SQL of the users' own (`db.connection()`) count as hierarchies here.
+with SQL of the users' own (`db.connection()`) count as hierarchies here, and wait for whatever
+their thread sleeps for, be it here.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING
 from activedb.errors import ActiveDBError, Deadlock, SelfDeadlock
 from activedb.store import Backend, PlainUse
 from activedb.transactions._observers import Link
-from activedb.transactions._threads import open_on
+from activedb.transactions._threads import open_on, sleepers_in_plain_sql
 
 if TYPE_CHECKING:
     from activedb.transactions._transaction import Transaction
@@ -139,7 +140,8 @@ class Crossing:
             return False  # the server is away: whoever needs it is told so
         # Those that have begun there: a wait is published for transactions, not for processes.
         ours = {n: top for n, top in _at_server(tops).items() if n in backends}
-        local = self._local_waits(ours)
+        edges = self._local_edges()
+        local = _local_waits(edges, ours)
         self._publish(local, ours)
         waits = {
             # What is published of ours may be old news.
@@ -150,9 +152,9 @@ class Crossing:
             for number, backend in backends.items()
         }
         plain = {u.backend: u for u in self._plain() if u.backend is not None}
-        asleep = _asleep(ours, plain)
-        for number in asleep.keys() & waits.keys():
-            waits[number] |= asleep[number]
+        asleep = _Asleep(ours, plain, edges)
+        for number in asleep.waits.keys() & waits.keys():
+            waits[number] |= asleep.waits[number]
         cycles: dict[frozenset[tuple[int, datetime]], list[int]] = {}
         for number in (ours.keys() | plain.keys()) & waits.keys():
             cycle = cycle_through(number, waits)
@@ -166,8 +168,8 @@ class Crossing:
                 self._break(cycle, self._seen[nodes], backends, ours, plain, local, asleep)
         return bool(cycles)
 
-    def _local_waits(self, ours: Mapping[int, Transaction]) -> dict[int, frozenset[int]]:
-        """For each hierarchy that waits here for others: their processes of the server."""
+    def _local_edges(self) -> dict[int, set[int]]:
+        """For each hierarchy those that it waits for here, by their top-level transactions."""
         snapshot = self._locks().snapshot()
         top_of: dict[int, int] = {}
         for view in snapshot.transactions:
@@ -179,21 +181,7 @@ class Crossing:
             # It cannot end before its cause, on whose connection it is at the server.
             for cause in view.causes:
                 edges.setdefault(view.tid, set()).add(top_of[cause])
-        number_of = {top.id: number for number, top in ours.items()}
-        waits: dict[int, frozenset[int]] = {}
-        for top, number in number_of.items():
-            # Through those that are not at the server: all they use is owned, for instance.
-            reached = {top}
-            stack = [top]
-            while stack:
-                for other in edges.get(stack.pop(), set()) - reached:
-                    reached.add(other)
-                    if other not in number_of:
-                        stack.append(other)
-            others = frozenset(number_of[other] for other in reached & number_of.keys()) - {number}
-            if others:
-                waits[number] = others
-        return waits
+        return edges
 
     def _publish(
         self, local: Mapping[int, frozenset[int]], ours: Mapping[int, Transaction]
@@ -211,7 +199,7 @@ class Crossing:
         """Publish which waits are over, though nobody here looks for deadlocks now."""
         if any(self._published.values()):
             nothing: frozenset[int] = frozenset()
-            local = self._local_waits(ours)
+            local = _local_waits(self._local_edges(), ours)
             still = {
                 number: local.get(number, nothing) & self._published.get(top.id, nothing)
                 for number, top in ours.items()
@@ -226,13 +214,22 @@ class Crossing:
         ours: Mapping[int, Transaction],
         plain: Mapping[int, PlainUse],
         local: Mapping[int, frozenset[int]],
-        asleep: Mapping[int, set[int]],
+        asleep: _Asleep,
     ) -> None:
         """Abort the youngest hierarchy of the cycle, or leave that to the process it is in."""
         following = list(zip(cycle, [*cycle[1:], cycle[0]], strict=True))
-        of_threads = [(a, b) for a, b in following if b in asleep.get(a, ())]
+        of_threads = [(a, b) for a, b in following if b in asleep.waits.get(a, ())]
         if of_threads:
-            is_own = len(cycle) - len(of_threads) == 1
+            refuse = next(
+                (asleep.refuse[step] for step in of_threads if step in asleep.refuse), None
+            )
+            if refuse is not None:
+                self._broke()
+                refuse()
+                return
+            is_own = (
+                len(cycle) - len(of_threads) == 1 and of_threads[0] not in asleep.through_others
+            )
             self._end_sleep(of_threads[0], is_own, ours, plain)
             return
         if ours.keys().isdisjoint(cycle):
@@ -294,21 +291,88 @@ class Crossing:
             top.interrupt(error)
 
 
-def _asleep(ours: Mapping[int, Transaction], plain: Mapping[int, PlainUse]) -> dict[int, set[int]]:
-    """For each hierarchy or connection open on a thread, those in whose statements that is."""
-    open_of: dict[int, set[int]] = {}
-    for number, use in plain.items():
-        if use.thread is not None:
-            open_of.setdefault(use.thread, set()).add(number)
-    sleeping = [(t, number) for number, top in ours.items() for t in top.hierarchy.session.callers]
-    sleeping += [(use.caller, number) for number, use in plain.items() if use.caller is not None]
-    asleep: dict[int, set[int]] = {}
-    for thread, number in sleeping:
-        backends = (node.hierarchy.session.backend for node in open_on(thread))
-        for other in open_of.get(thread, set()).union(backends):
-            if other is not None and other != number:
-                asleep.setdefault(other, set()).add(number)
-    return asleep
+def _behind(
+    top: int, edges: Mapping[int, Iterable[int]], number_of: Mapping[int, int]
+) -> frozenset[int]:
+    """Return the processes of the server of a hierarchy, and of those that it waits for here.
+
+    Also through those that are not at the server: all they use is owned, for instance.
+    """
+    reached = {top}
+    stack = [top]
+    while stack:
+        for other in set(edges.get(stack.pop(), ())) - reached:
+            reached.add(other)
+            if other not in number_of:
+                stack.append(other)
+    return frozenset(number_of[other] for other in reached & number_of.keys())
+
+
+def _local_waits(
+    edges: Mapping[int, Iterable[int]], ours: Mapping[int, Transaction]
+) -> dict[int, frozenset[int]]:
+    """For each hierarchy that waits here for others: their processes of the server."""
+    number_of = {top.id: number for number, top in ours.items()}
+    found = ((n, _behind(top, edges, number_of) - {n}) for top, n in number_of.items())
+    return {number: others for number, others in found if others}
+
+
+class _Asleep:
+    """What cannot go on because the thread on which it is open sleeps.
+
+    Attributes
+    ----------
+    waits : dict of int to set of int
+        For each hierarchy or connection, by its process of the server: those that it sleeps for.
+    through_others : set of (int, int)
+        Such pairs of which the second is one that the hierarchy in whose wait the thread sleeps
+        waits for here.
+    refuse : dict of (int, int) to callable
+        Of the pairs of which no transaction sleeps: how to end that.
+    """
+
+    def __init__(
+        self,
+        ours: Mapping[int, Transaction],
+        plain: Mapping[int, PlainUse],
+        edges: Mapping[int, Iterable[int]],
+    ):
+        self.waits: dict[int, set[int]] = {}
+        self.through_others: set[tuple[int, int]] = set()
+        self.refuse: dict[tuple[int, int], Callable[[], object]] = {}
+        self._in_statements(ours, plain)
+        if ours:
+            self._here(ours, edges)
+
+    def _in_statements(
+        self, ours: Mapping[int, Transaction], plain: Mapping[int, PlainUse]
+    ) -> None:
+        open_of: dict[int, set[int]] = {}
+        for number, use in plain.items():
+            if use.thread is not None:
+                open_of.setdefault(use.thread, set()).add(number)
+        sleeping = [(t, n) for n, top in ours.items() for t in top.hierarchy.session.callers]
+        sleeping += [(use.caller, n) for n, use in plain.items() if use.caller is not None]
+        for thread, number in sleeping:
+            backends = (node.hierarchy.session.backend for node in open_on(thread))
+            for other in open_of.get(thread, set()).union(backends):
+                if other is not None and other != number:
+                    self.waits.setdefault(other, set()).add(number)
+
+    def _here(self, ours: Mapping[int, Transaction], edges: Mapping[int, Iterable[int]]) -> None:
+        number_of = {top.id: number for number, top in ours.items()}
+        for sleeper in sleepers_in_plain_sql(next(iter(ours.values())).forest):
+            for use in sleeper.plain:
+                number = use.backend
+                if number is None:
+                    continue
+                for top in sleeper.tops():
+                    for other in _behind(top, edges, number_of) - {number}:
+                        self.waits.setdefault(number, set()).add(other)
+                        if sleeper.node is None:
+                            self.refuse[number, other] = sleeper.refuse
+                        elif other != number_of.get(top):
+                            self.through_others.add((number, other))
 
 
 def _named(

@@ -319,7 +319,7 @@ class Forest:
                 return
             except Standstill as stop:
                 if not self.dependencies.make_room(node, stop):
-                    raise self._standstill(node, stop) from None
+                    raise self.standstill(node, stop) from None
             except LockDeadlock as error:
                 if self.dependencies.make_room(node, error):
                     continue
@@ -368,7 +368,7 @@ class Forest:
         try:
             self.locks.await_end(node.id, of, on_wait=_on_wait(node), on_sleep=node.falls_asleep)
         except Standstill as stop:
-            raise self._standstill(node, stop) from None
+            raise self.standstill(node, stop) from None
         except LockDeadlock as error:
             raise self._deadlock(node, error) from error
         except WaitCancelled:
@@ -377,17 +377,26 @@ class Forest:
             if is_anybody_stalled():
                 wait_is_over(node)
 
-    def _standstill(self, node: Node, found: Standstill) -> Deadlock | SelfDeadlock:
-        """Error for `node`, whose wait closes a cycle through a thread."""
+    def standstill(
+        self, node: Node, found: Standstill, thread: str | None = None
+    ) -> Deadlock | SelfDeadlock:
+        """Error for `node`, whose wait closes a cycle through a thread.
+
+        Parameters
+        ----------
+        thread : str, optional
+            Its name, where it waits for a child; else it is the present one.
+        """
         stalled = found.stalled
         if found.is_own and stalled is not None:
             self.counters.add("waits_for_own_thread")
+            who = node.path if thread is None else f"a child of {node.path}"
+            here = "this same thread" if thread is None else "the thread that waits for that child"
             return SelfDeadlock(
-                f"{node.path} would wait for ever ({found.report.cycle[0].text()}), because "
-                f"{stalled.path} is open on this same thread, {threading.current_thread().name!r}, "
-                f"and cannot end meanwhile: do the work inside {stalled.path}, end that one first, "
-                f"or make the call on a thread of its own and let this one go on "
-                f"(asyncio.to_thread)"
+                f"{who} would wait for ever ({found.why}), because {stalled.path} is open on "
+                f"{here}, {thread or threading.current_thread().name!r}, and cannot end meanwhile: "
+                f"do the work inside {stalled.path}, end that one first, or make the call on a "
+                f"thread of its own and let this one go on (asyncio.to_thread)"
             )
         deadlock = Deadlock(
             f"deadlock through threads that have several transactions open, and {node.path} is "
@@ -438,7 +447,7 @@ class Forest:
         for sleeper in stalled_sleepers(self):
             steps = find_standstill((self, sleeper.id))
             if steps is not None:
-                error = self._standstill(sleeper, Standstill(steps))
+                error = self.standstill(sleeper, Standstill(steps))
                 if isinstance(error, SelfDeadlock):
                     sleeper.doom(error)
 

@@ -225,6 +225,27 @@ class Hierarchy:
             taken = {key for key in unread if key not in rows}
             return base.rows(spec, [key for key in keys if key not in taken])
 
+    def lend(
+        self,
+        asker: Hierarchy,
+        spec: TableSpec,
+        keys: Sequence[Key],
+        *,
+        exclusive: bool,
+        inserting: bool = False,
+    ) -> dict[Key, Row | None]:
+        """As `read`, for a hierarchy that reads through this one."""
+        return self.read(spec, keys, exclusive=exclusive, inserting=inserting)
+
+    def lend_free(
+        self, asker: Hierarchy, spec: TableSpec, keys: Sequence[Key]
+    ) -> dict[Key, Row | None]:
+        """As `read_free`, for a hierarchy that reads through this one."""
+        return self.read_free(spec, keys)
+
+    def take_back(self, asker: Hierarchy, asked: Mapping[TableSpec, Collection[Key]]) -> None:
+        """Take note that a hierarchy reads no longer through this one, and has no locks."""
+
     def _locked(
         self, spec: TableSpec, keys: list[Key], absent: list[Key], *, exclusive: bool
     ) -> dict[Key, Row | None]:

@@ -36,14 +36,18 @@ from activedb.transactions._threads import (
     OpenNodes,
     Standstill,
     begins_wait,
+    is_beside_others,
     is_soft,
+    is_told_elsewhere,
     open_here,
+    sleeping_for_children,
 )
 from lockmgr import Mode
 
 if TYPE_CHECKING:
     from activedb.store import Key
     from activedb.transactions._forest import Forest
+    from activedb.transactions._pool import Task
     from activedb.transactions._transaction import Transaction
 
 __all__ = ["Log", "Node", "current_transaction"]
@@ -375,7 +379,8 @@ class Node:
             return
         if is_soft(steps) and self.forest.locks.overtake(self.id):
             return  # those ahead in the queue wait for this thread
-        raise Standstill(steps)
+        if not is_told_elsewhere(steps):
+            raise Standstill(steps)
 
     def abandon(self, parent: int) -> None:
         """Let it be of no use here. REQUIRES: a forked child, of the process it belongs to."""
@@ -422,6 +427,14 @@ class Node:
         if self.state is State.ACTIVE:
             self._check_thread()
             self._offer()
+
+    def wait_for(self, task: Task[T]) -> None:
+        """Wait for the task of a child. REQUIRES: this node's thread, and its locks offered."""
+        if task.done or not is_beside_others(self):
+            task.wait()
+            return
+        with sleeping_for_children(self):
+            task.wait()
 
     def join(self) -> None:
         """Wait for the spawned children; raise the first error nobody has been given."""

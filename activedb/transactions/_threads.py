@@ -12,6 +12,9 @@ A wait for a lock of another hierarchy is a wait for the end of its top-level tr
 every lock in it goes in the end. A cycle with a THREAD edge is looked for when a wait begins, and
 when locks pass to a parent; there is none while no thread sleeps with two hierarchies open, which
 costs a look at an empty dictionary.
+
+SQL of the users' own (`db.connection()`) that is open on the thread waits in the same way; what
+waits for that waits at the server, and `_crossing` looks for those cycles.
 """
 
 from __future__ import annotations
@@ -19,13 +22,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import count
 from threading import get_ident
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeAlias
 from weakref import WeakValueDictionary
 
+from activedb.errors import SelfDeadlock
 from lockmgr import DeadlockReport, Edge, EdgeKind
 
 if TYPE_CHECKING:
+    from activedb.store import PlainUse
     from activedb.transactions._forest import Forest
     from activedb.transactions._node import Node
 
@@ -37,10 +43,14 @@ __all__ = [
     "find_standstill",
     "forget_all",
     "is_anybody_stalled",
+    "is_beside_others",
     "is_soft",
+    "is_told_elsewhere",
     "open_here",
     "open_on",
+    "sleepers_in_plain_sql",
     "sleeping_for",
+    "sleeping_for_children",
     "stalled_sleepers",
     "wait_is_over",
 ]
@@ -82,14 +92,24 @@ class _Sleeper:
         Numbers of the transactions that it waits for beside those the lock manager knows.
     look_again : callable
         Makes a sleeper without a transaction look whether anybody else could end its wait.
+    plain : tuple of PlainUse
+        Connections with SQL of the users' own that cannot go on either.
+    refuse : callable
+        Ends the wait of a sleeper without a transaction, as nobody else can end it.
+    tops : callable
+        Numbers of the top-level transactions that it sleeps for.
     """
 
     node: Node | None
     stalled: tuple[Node, ...]
     awaited: Callable[[], Iterable[int]]
     look_again: Callable[[], object]
+    plain: tuple[PlainUse, ...]
+    refuse: Callable[[], object]
+    tops: Callable[[], Iterable[int]]
 
 
+_numbers = count(1)
 _latch = threading.Lock()
 _sleepers: dict[Key, _Sleeper] = {}  # changed under the latch
 
@@ -120,7 +140,12 @@ class Standstill(Exception):
     def is_own(self) -> bool:
         """Return whether the wait that closes the cycle is the only one in it."""
         waiters = {step.waiter for step in self.steps if _is_wait(step.edge)}
-        return waiters <= {self.steps[0].waiter}
+        return len([key for key in waiters if key[1] > 0]) <= 1
+
+    @property
+    def why(self) -> str:
+        """What closes the cycle: the first wait of a transaction in it."""
+        return next(s.told().text() for s in self.steps if _is_wait(s.edge) and s.waiter[1] > 0)
 
     @property
     def stalled(self) -> Node | None:
@@ -146,23 +171,27 @@ def open_on(thread: int) -> list[Node]:
 def begins_wait(node: Node) -> tuple[Step, ...] | None:
     """Note that this thread is about to sleep in a wait of `node`, which is queued already.
 
-    Returns the cycle that the wait closes, if it does, and if none of the others in it is one that
-    has no transaction and can be told instead. O(transactions open on the thread) while no thread
-    is stalled, else O(forest).
+    Returns the cycle that the wait closes, if it does. O(transactions open on the thread) while no
+    thread is stalled, else O(forest).
     """
-    nodes = _here.nodes
-    if len(nodes) > 1 or (nodes and nodes[0] is not node):
-        _add(_key(node), _Sleeper(node, _stalled_by(node), _nobody, _nobody))
-    if not _sleepers:
-        return None
-    steps = find_standstill(_key(node))
-    for step in steps or ():
+    nodes, plain = _here.nodes, _plain_here(node.forest)
+    if plain or len(nodes) > 1 or (nodes and nodes[0] is not node):
+        sleeper = _Sleeper(
+            node, _stalled_by(node), _nobody, _nobody, plain, _nobody, lambda: [_top_of(node)]
+        )
+        _add(_key(node), sleeper)
+    return find_standstill(_key(node)) if _sleepers else None
+
+
+def is_told_elsewhere(steps: tuple[Step, ...]) -> bool:
+    """Return whether a cycle has a sleeper without a transaction, which is told to look again."""
+    for step in steps:
         with _latch:
             sleeper = _sleepers.get(step.waited_for)
         if sleeper is not None and sleeper.node is None:
             sleeper.look_again()
-            return None
-    return steps
+            return True
+    return False
 
 
 def is_soft(steps: tuple[Step, ...]) -> bool:
@@ -182,17 +211,30 @@ def is_anybody_stalled() -> bool:
 
 
 def stalled_sleepers(forest: Forest) -> list[Node]:
-    """Return the transactions of a forest in whose waits threads sleep that are stalled."""
+    """Return the transactions of a forest in whose waits threads sleep that are stalled.
+
+    Sleepers without a transaction are told to look again.
+    """
     with _latch:
-        found = [sleeper.node for sleeper in _sleepers.values()]
-    return [node for node in found if node is not None and node.forest is forest]
+        found = [sleeper for key, sleeper in _sleepers.items() if key[0] is forest]
+    for sleeper in found:
+        if sleeper.node is None:
+            sleeper.look_again()
+    return [sleeper.node for sleeper in found if sleeper.node is not None]
+
+
+def sleepers_in_plain_sql(forest: Forest) -> list[_Sleeper]:
+    """Return those of a forest on whose threads users' own SQL is open, which cannot go on."""
+    with _latch:
+        found = list(_sleepers.items())
+    return [sleeper for key, sleeper in found if key[0] is forest and sleeper.plain]
 
 
 class sleeping_for:  # noqa: N801 - a context manager, used like a function
     """Note that this thread sleeps for transactions which it does not name to the lock manager.
 
-    Does nothing if no transaction is open on the thread. Inside the block `standstill` looks for
-    a cycle.
+    Does nothing if neither a transaction nor SQL of the users' own is open on the thread. Inside
+    the block `is_stuck` tells whether it sleeps in a cycle.
 
     Parameters
     ----------
@@ -203,23 +245,90 @@ class sleeping_for:  # noqa: N801 - a context manager, used like a function
     """
 
     def __init__(
-        self, forest: Forest, awaited: Callable[[], Iterable[int]], look_again: Callable[[], object]
+        self,
+        forest: Forest,
+        awaited: Callable[[], Iterable[int]],
+        look_again: Callable[[], object],
+        parent: Node | None = None,
     ):
-        self._key: Key = (forest, -get_ident())
-        self._sleeper = _Sleeper(None, _stalled_by(None), awaited, look_again)
+        self._key: Key = (forest, -next(_numbers))
+        self._look_again = look_again
+        self._is_refused = False
+        plain, tops = _plain_here(forest), awaited
+        if parent is not None:
+            top = _top_of(parent)
+            tops = lambda: [top]  # noqa: E731
+        self._sleeper = _Sleeper(
+            None, _stalled_by(parent), awaited, look_again, plain, self._refuse, tops
+        )
 
-    def __enter__(self) -> sleeping_for:
-        if self._sleeper.stalled:
-            _add(self._key, self._sleeper)
+    def __enter__(self) -> Self:
+        _add(self._key, self._sleeper)
         return self
 
     def __exit__(self, *error: object) -> None:
         with _latch:
             _sleepers.pop(self._key, None)
 
-    def standstill(self) -> tuple[Step, ...] | None:
-        """Return the cycle in which this thread sleeps, if no other thread can end it."""
-        return find_standstill(self._key) if self._sleeper.stalled else None
+    @property
+    def is_beside_work(self) -> bool:
+        """Return whether a transaction, or SQL of the users' own, is open on the thread."""
+        return bool(self._sleeper.stalled or self._sleeper.plain)
+
+    def is_stuck(self) -> bool:
+        """Return whether no other thread can end the wait."""
+        if self._is_refused or any(use.keeps_all_out for use in self._sleeper.plain):
+            return True
+        return bool(self._sleeper.stalled) and find_standstill(self._key) is not None
+
+    def _refuse(self) -> None:
+        self._is_refused = True
+        self._look_again()
+
+
+class sleeping_for_children(sleeping_for):  # noqa: N801 - as above
+    """Note that this thread sleeps until a child of a transaction has ended.
+
+    If that can never be, the transaction is told to abort.
+    """
+
+    def __init__(self, parent: Node):
+        super().__init__(parent.forest, lambda: [parent.id], self._look, parent)
+        self._parent = parent
+        self._thread = threading.current_thread().name
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        self._look()
+        return self
+
+    def _look(self) -> None:
+        steps = find_standstill(self._key) if self._sleeper.stalled else None
+        while steps is not None:
+            soft = next((s for s in steps if s.edge and s.edge.kind is EdgeKind.SOFT), None)
+            if soft is None or not soft.waiter[0].locks.overtake(soft.waiter[1]):
+                break
+            steps = find_standstill(self._key)  # those ahead in the queue wait for this thread
+        if steps is not None:
+            found = Standstill(steps)
+            self._parent.doom(self._parent.forest.standstill(self._parent, found, self._thread))
+
+    def _refuse(self) -> None:
+        self._parent.interrupt(
+            SelfDeadlock(
+                f"children of {self._parent.path} would wait at the server for ever, because SQL "
+                f"on db.connection() is open on the thread that waits for them, {self._thread!r}: "
+                f"end that first"
+            )
+        )
+
+
+def is_beside_others(node: Node) -> bool:
+    """Return whether anything else may be open on this thread, whose wait for a child is begun."""
+    nodes = _here.nodes
+    return (
+        len(nodes) > 1 or (bool(nodes) and nodes[0] is not node) or bool(_plain_here(node.forest))
+    )
 
 
 def find_standstill(start: Key) -> tuple[Step, ...] | None:
@@ -245,6 +354,12 @@ def forget_all() -> list[Node]:
     return found
 
 
+def _top_of(node: Node) -> int:
+    while node.parent is not None:
+        node = node.parent
+    return node.id
+
+
 def _key(node: Node) -> Key:
     return (node.forest, node.id)
 
@@ -253,8 +368,14 @@ def _nobody() -> Iterable[int]:
     return ()
 
 
+def _plain_here(forest: Forest) -> tuple[PlainUse, ...]:
+    """Return the connections with users' own SQL that this thread alone has used, and can end."""
+    here = get_ident()
+    return tuple([u for u in forest.store.plain_uses() if u.thread == here and u.has_begun])
+
+
 def _add(key: Key, sleeper: _Sleeper) -> None:
-    if sleeper.stalled:
+    if sleeper.stalled or sleeper.plain:
         with _latch:
             _sleepers[key] = sleeper
 

@@ -71,6 +71,47 @@ def test_causal_rule_sees_the_versions_of_its_trigger_and_commits_after_it(ledge
     assert ledger.pending() == []
 
 
+@pytest.mark.parametrize("asks", ["for update", "shared"])
+def test_what_an_aborted_rule_has_read_through_a_causal_one_is_read_anew(
+    ledger: Ledger, asks: str
+) -> None:
+    """A row that nobody keeps locked any more: what was read of it must not be kept either."""
+    steps, a = Steps(), ledger.accounts
+
+    def add(t: Transaction, n: int) -> None:
+        row = t.get(a, 1, for_update=True)
+        assert row is not None
+        t.update(a, 1, balance=row["balance"] + n)
+
+    @ledger.db.rule(on=adb.event("FIRST"), coupling="causal")
+    def first(t: Transaction, o: Occurrence) -> None:
+        ledger.db.signal("SECOND")
+        steps.wait("go on")
+        assert t.get(a, 2) is not None  # on its own connection from now on
+        steps.reach("has taken over")
+        steps.wait("added")
+        add(t, 1)
+
+    @ledger.db.rule(on=adb.event("SECOND"), coupling="causal")
+    def second(t: Transaction, o: Occurrence) -> None:
+        if asks == "for update":
+            add(t, 100)
+        else:
+            t.get(a, 1)
+        raise ZeroDivisionError
+
+    with ledger.db.transaction():
+        ledger.db.signal("FIRST")
+        until(lambda: ledger.db.counters().get("transactions_aborted", 0) == 1)
+    steps.reach("go on")
+    steps.wait("has taken over")
+    ledger.db.run(add, 10)
+    steps.reach("added")
+    ledger.db.join()
+    with ledger.db.transaction() as t:
+        assert t.get(a, 1) == {"id": 1, "balance": 21}
+
+
 def test_causal_rule_may_change_the_row_that_triggered_it(ledger: Ledger) -> None:
     steps, a = Steps(), ledger.accounts
 

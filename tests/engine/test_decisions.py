@@ -250,8 +250,9 @@ def test_what_was_decided_while_nobody_had_the_detector_is_done_at_the_start(
     assert ledger.db.decisions.get(decision.id).status == "resolved"
 
 
-def test_signals_and_their_transaction(ledger: Ledger) -> None:
-    log(ledger, adb.seq(A, B))
+@pytest.mark.parametrize("pattern", [adb.seq(A, B), adb.seq(A, B).context("chronicle")], ids=repr)
+def test_signals_and_their_transaction(ledger: Ledger, pattern: adb.Expression) -> None:
+    log(ledger, pattern)
     with pytest.raises(ZeroDivisionError), ledger.db.transaction():
         ledger.db.signal("A", timestamp=stamp("P", 0, 20), n=1)
         ledger.db.signal("B", timestamp=stamp("Q", 10, 30), n=2)

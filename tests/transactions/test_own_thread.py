@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session as ORMSession
 
 import activedb as adb
 from activedb.errors import Deadlock, RuleFailed, SelfDeadlock
+from activedb.store._memory import MemoryStore
 from tests.databases import in_thread, lock_waits, place, until
 from tests.patience import PATIENCE_S
 from tests.transactions.bank import Bank, open_bank
@@ -128,6 +129,39 @@ def of_a_child_elsewhere(bank: Bank) -> None:
             done.set()
 
 
+def run_that_spawns(bank: Bank) -> None:
+    def spawning(t: Transaction) -> None:
+        t.spawn(put, bank)
+        t.spawn(put, bank, 2)
+
+    with bank.db.transaction() as t:
+        put(t, bank)
+        bank.db.run(spawning)
+
+
+def run_that_waits_for_what_sleeps_already(bank: Bank) -> None:
+    def spawning(t: Transaction) -> None:
+        waits = lock_waits(bank.db)
+        child = t.spawn(put, bank)
+        until(lambda: lock_waits(bank.db) > waits)
+        child.result()
+
+    with bank.db.transaction() as t:
+        put(t, bank)
+        bank.db.run(spawning)
+
+
+def run_that_spawns_deep(bank: Bank) -> None:
+    def deep(t: Transaction) -> None:
+        child = t.spawn(lambda s: s.spawn(put, bank).result())
+        t.spawn(put, bank, 2)
+        child.result()
+
+    with bank.db.transaction() as t:
+        put(t, bank)
+        bank.db.run(deep)
+
+
 def two_coroutines(bank: Bank) -> None:
     async def work() -> None:
         with bank.db.transaction() as t:
@@ -168,6 +202,9 @@ OWN: dict[str, Callable[[Bank], None]] = {
         siblings,
         in_a_child,
         in_spawned_children,
+        run_that_spawns,
+        run_that_waits_for_what_sleeps_already,
+        run_that_spawns_deep,
         of_a_child_elsewhere,
         two_coroutines,
         two_generators,
@@ -629,6 +666,120 @@ def test_transaction_that_waits_for_plain_sql_of_its_thread_is_refused(
     assert bank.committed() == {1: 10, 2: 20}
     bank.db.run(put, bank)  # nothing was left
     assert bank.committed()[1] == 5
+
+
+@pytest.mark.parametrize("first", ["rule", "join"])
+@pytest.mark.parametrize("waits", ["itself", "for another"])
+def test_join_beside_plain_sql_that_a_detached_rule_waits_for_is_refused(
+    bank: Bank, first: str, waits: str
+) -> None:
+    has_it, let_go = threading.Event(), threading.Event()
+
+    def other() -> None:
+        def work(t: Transaction) -> None:
+            put(t, bank, 2, 9)
+            has_it.set()
+            put(t, bank, 1, 6)
+
+        bank.db.run(work)
+
+    @bank.db.rule(on=adb.event("GO"), coupling="detached")
+    def action(t: Transaction, o: Any) -> None:
+        assert let_go.wait(PATIENCE_S)
+        if waits == "itself":
+            put(t, bank, 1, 7)
+        else:
+            put(t, bank, 2, 7)  # which another thread has, that waits for the plain SQL
+
+    def work() -> None:
+        bank.db.signal("GO")
+        with bank.db.connection() as connection:
+            plain_write(bank, connection, 1, 8)
+            if waits == "for another" and not is_in_memory(bank):
+                in_thread(other)
+                assert has_it.wait(PATIENCE_S)
+            if first == "rule":
+                let_go.set()
+                if not is_in_memory(bank):
+                    until(lambda: any(calls_are_long(bank)))
+            else:
+                idle = bank.db._launcher._idle
+                in_thread(lambda: (until(lambda: idle._waiters), let_go.set()))
+            try:
+                bank.db.join()
+            finally:
+                let_go.set()
+
+    refused = in_thread(work).exception(PATIENCE_S)
+    assert type(refused) is SelfDeadlock, refused
+    assert "db.connection()" in str(refused)
+    in_thread(bank.db.join).result(PATIENCE_S)  # the rule was not harmed
+    assert bank.committed()[1 if waits == "itself" else 2] == 7
+    assert bank.db.dead_letters() == []
+
+
+def is_in_memory(bank: Bank) -> bool:
+    return isinstance(bank.db._forest.store, MemoryStore)
+
+
+def calls_are_long(bank: Bank) -> list[bool]:
+    """For each top-level transaction, whether its present statement takes long."""
+    tops = list(bank.db._forest.crossing._tops.values())
+    return [top.hierarchy.session.called_s > 0.05 for top in tops]
+
+
+def test_join_beside_plain_sql_that_no_rule_waits_for_waits(postgres_url: str) -> None:
+    with place(postgres_url) as where:
+        bank = open_bank(where.open(), {1: 10, 2: 20})
+        let_go = threading.Event()
+
+        @bank.db.rule(on=adb.event("GO"), coupling="detached")
+        def action(t: Transaction, o: Any) -> None:
+            assert let_go.wait(PATIENCE_S)
+            put(t, bank, 2, 7)
+
+        def work() -> None:
+            bank.db.signal("GO")
+            with bank.db.connection() as connection:
+                plain_write(bank, connection, 1, 8)
+                idle = bank.db._launcher._idle
+                in_thread(lambda: (until(lambda: idle._waiters), let_go.set()))
+                bank.db.join()
+                connection.commit()
+
+        in_thread(work).result(PATIENCE_S)
+        assert bank.committed() == {1: 8, 2: 7}
+
+
+@pytest.mark.parametrize("children", ["spawned", "rules"])
+def test_children_on_other_threads_that_wait_for_plain_sql_of_this_one_are_refused(
+    postgres_url: str, children: str
+) -> None:
+    with place(postgres_url) as where:
+        bank = open_bank(where.open(), {1: 10, 2: 20})
+        for number in (1, 2):  # of several one runs on another thread, or all do
+            bank.db.rule(on=adb.event("GO"), name=f"r{number}")(
+                lambda t, o, number=number: put(t, bank, number)
+            )
+
+        def spawning(t: Transaction) -> None:
+            t.spawn(put, bank, 1)
+
+        def work() -> None:
+            with bank.db.connection() as connection:
+                plain_write(bank, connection, 1, 8)
+                plain_write(bank, connection, 2, 8)
+                if children == "spawned":
+                    bank.db.run(spawning)
+                else:
+                    bank.db.signal("GO")
+
+        refused = in_thread(work).exception(PATIENCE_S)
+        while isinstance(refused, RuleFailed):
+            refused = refused.__cause__
+        assert type(refused) is SelfDeadlock, refused
+        assert "db.connection()" in str(refused)
+        assert bank.committed() == {1: 10, 2: 20}
 
 
 def test_connection_is_of_use_after_its_statement_was_refused(postgres_url: str) -> None:
