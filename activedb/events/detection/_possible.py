@@ -223,8 +223,10 @@ class Exclusion:
             return True
         relation = self.relation
         if r.is_closed:
+            if self.is_one_step(r, c):
+                return False
             a, b = r.entries[0], c.entries[0]
-            return a[2] != b[2] and relation.begins(a[3])[0] <= relation.begins(b[3])[1]
+            return relation.begins(a[3])[0] <= relation.begins(b[3])[1]
         return any(
             all(a[2] != b[2] and not relation.is_later_step(b, a) for a in r.ends) for b in c.ends
         )
