@@ -671,7 +671,10 @@ class Detector:
                 if isinstance(each, Negation)
                 for key in each.keys
             }
-            events = [o for o in events if id(o) in own or o.key in negated]
+            decisive = {id(o) for o in events if id(o) in own or o.key in negated}
+            # Others of their clocks may leave less of their intervals.
+            clocks = {_clock_of(o) for o in events if id(o) in decisive} - {None}
+            events = [o for o in events if id(o) in decisive or _clock_of(o) in clocks]
         return Witnesses(
             self.expression,
             events,
@@ -1114,6 +1117,12 @@ class Detector:
 def _parts_of(o: Occurrence) -> Mapping[str, Any]:
     """A match as a mapping of part names."""
     return o.parts or {o.name: o}
+
+
+def _clock_of(o: Occurrence) -> object:
+    """The local clock that has stamped an event; None if there is none."""
+    stamp = o.stamp
+    return None if stamp is None or stamp.local_clock is None else (stamp.node, stamp.local_clock)
 
 
 def _is_again(a: Occurrence, b: Occurrence) -> bool:
