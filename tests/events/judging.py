@@ -178,6 +178,24 @@ class Case:
             for a, b in pairs
         )
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing may be left open where there is one world.
+
+        In an expression that is not flat, what is made while an event of the same moment is yet to
+        be fed may stay open.
+        """
+        return is_flat(self.expression) or all(
+            precedes(a, b) or precedes(b, a) for a, b in combinations(self.events, 2)
+        )
+
+    @property
+    def is_tied(self) -> bool:
+        """Whether a local clock orders two events that have to be of one microsecond."""
+        return any(
+            precedes(a, b) and a.low_us >= b.high_us for a in self.events for b in self.events
+        )
+
     def untold(self, outcome: Outcome) -> str | None:
         """Tell of a match that is in some world, and was neither made nor told as left open.
 

@@ -199,6 +199,8 @@ class Backtracking:
 
     def _most_us(self, first: Occurrence, last: Occurrence) -> int:
         """Greatest distance from the beginning of one to the end of the other."""
+        if first is last and not first.parts:
+            return 0  # an event is where it is, however wide its interval
         return self.relation.ends(last)[1] - self.relation.begins(first)[0]
 
     def _is_close(self, before: Occurrence, after: Occurrence) -> bool:

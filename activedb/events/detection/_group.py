@@ -192,10 +192,11 @@ class Group:
         if self.decided:
             for us in [us for us in self.decided if us < before_us]:
                 del self.decided[us]
-        if self.possible:
-            self.possible = tuple(
-                [each for each in self.possible if each.entries[-1][0] >= before_us]
-            )
+        lost = [each for each in self.possible if each.entries[-1][0] < before_us]
+        if lost:
+            self.possible = tuple([each for each in self.possible if each not in lost])
+            for each in self.possible:
+                each.lost_rival |= any(each.may_overlap(other) for other in lost)
         self.forget_spans(before_us)
         if len(expired) == 1 and not self.used and not self.begun and not self.doubted:
             return len(expired[0])

@@ -38,6 +38,8 @@ class Possible:
         in it.
     is_made : bool
         Whether it was made: then it stands here for what it excludes.
+    lost_rival : bool
+        Whether something was forgotten that may exclude it, or have been made with it.
     ends : list of Entry
         Which constituents may be the last, or, if time completes it, from which its window counts.
     """
@@ -52,6 +54,7 @@ class Possible:
         "is_certain",
         "is_closed",
         "is_made",
+        "lost_rival",
     )
 
     def __init__(
@@ -63,6 +66,7 @@ class Possible:
         is_closed: bool = False,
         entry: Entry | None = None,
         is_made: bool = False,
+        lost_rival: bool = False,
     ):
         self.candidate = candidate
         self.entries = constituents(candidate)
@@ -72,6 +76,7 @@ class Possible:
         self.is_closed = is_closed
         self.entry = entry
         self.is_made = is_made
+        self.lost_rival = lost_rival
         self.ends: list[Entry] = []
 
     def at(self, entry: Entry) -> Possible:
@@ -82,9 +87,20 @@ class Possible:
             doubts=self.doubts,
             is_closed=self.is_closed,
             entry=entry,
+            lost_rival=self.lost_rival,
         )
         found.ends = self.ends
         return found
+
+    def may_overlap(self, other: Possible) -> bool:
+        """Return whether the two may lie at one time, in part."""
+        low_us, high_us = self._span_us()
+        other_low_us, other_high_us = other._span_us()
+        return low_us <= other_high_us and other_low_us <= high_us
+
+    def _span_us(self) -> tuple[int, int]:
+        lows, highs = zip(*[(e[3].low_us, e[3].high_us) for e in self.entries], strict=True)
+        return min(lows), max(highs)
 
     def made(self) -> Possible:
         """The same, made."""
@@ -258,7 +274,9 @@ class Exclusion:
         return False
 
     def _is_later(self, c: Possible, r: Possible) -> bool:
-        """Return whether c has the later constituents for certain."""
+        """Return whether c has the later constituents, or is preferred with the same, for certain."""
+        if c.arrivals == r.arrivals:
+            return self.is_better(c, r)
         relation = self.relation
         ours = [entry for entry in c.entries if entry[2] not in r.arrivals]
         others = [entry for entry in r.entries if entry[2] not in c.arrivals]
