@@ -274,7 +274,7 @@ class Exclusion:
         return False
 
     def _is_later(self, c: Possible, r: Possible) -> bool:
-        """Return whether c has the later constituents, or is preferred with the same, for certain."""
+        """Return whether c is preferred for its later constituents for certain."""
         if c.arrivals == r.arrivals:
             return self.is_better(c, r)
         relation = self.relation
