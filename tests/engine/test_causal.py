@@ -112,6 +112,57 @@ def test_what_an_aborted_rule_has_read_through_a_causal_one_is_read_anew(
         assert t.get(a, 1) == {"id": 1, "balance": 21}
 
 
+def test_no_addition_of_a_causal_rule_is_lost(ledger: Ledger) -> None:
+    """Rules trigger each other, add to rows, and fail: what is logged is what is there."""
+    is_memory = type(ledger.db._store).__name__ == "MemoryStore"
+    a, random = ledger.accounts, drawn("additions", is_memory)
+    plans: dict[int, list[tuple[str, int]]] = {}
+
+    def act(t: Transaction, number: int) -> None:
+        for what, n in plans[number]:
+            match what:
+                case "add":
+                    row = t.get(a, n, for_update=True)
+                    assert row is not None
+                    t.update(a, n, balance=row["balance"] + 1)
+                    ledger.write(t, str(n))
+                case "see":
+                    t.get(a, n)
+                case "signal":
+                    ledger.db.signal("GO", number=n)
+                case "fail":
+                    raise ZeroDivisionError
+
+    @ledger.db.rule(on=adb.event("GO"), coupling="causal")
+    def rule(t: Transaction, o: Occurrence) -> None:
+        act(t, o.params["number"])
+
+    def plan(depth: int) -> int:
+        number = len(plans)
+        plans[number] = steps = []
+        for _ in range(random.randint(1, 4)):
+            what = random.choice(["add", "add", "see", "signal", "signal"])
+            if what != "signal":
+                steps.append((what, random.choice([1, 2])))
+            elif depth < 3:
+                steps.append((what, plan(depth + 1)))
+        if random.random() < 0.25:
+            steps.append(("fail", 0))
+        return number
+
+    def run(number: int) -> None:
+        with contextlib.suppress(ZeroDivisionError):
+            ledger.db.run(act, number)
+
+    for _ in range((60 if is_memory else 10) * SCALE):
+        for done in [in_thread(run, plan(0)) for _ in range(3)]:
+            done.result(PATIENCE_S)
+        ledger.db.join()
+        lines = ledger.lines()
+        found = {key: balance - 10 * key for key, balance in ledger.balances().items()}
+        assert found == {1: lines.count("1"), 2: lines.count("2")}
+
+
 def test_causal_rule_may_change_the_row_that_triggered_it(ledger: Ledger) -> None:
     steps, a = Steps(), ledger.accounts
 
