@@ -19,6 +19,7 @@ from activedb.events import (
     event,
     many,
     seq,
+    some_of,
 )
 from activedb.events._accuracy import AccuracyInterval, LocalClock
 from tests.drawing import Worlds
@@ -462,3 +463,47 @@ def test_possible_match_keeps_order_and_window_together() -> None:
     both = seq(A, many(B, 2, 2)).within(4e-6)
     assert run(both, "B1-3 A2-4 B7-10", "possible") == []
     assert run(both, "B1-4 A2-4 B7-10", "possible") == ["A2-4 B1-4 B7-10"]
+
+
+def test_match_whose_rival_was_forgotten_is_not_certain() -> None:
+    """A1 and A2 may be of one moment, and then make one match: not the one without the other."""
+    detector = Detector(seq(A, ~N).within(3e-6).context("cumulative"))
+    for first in ("A0-2", "A1-3"):
+        detector.feed(o(first))
+    assert detector.advance(7) == []
+    [choice] = detector.undecided
+    detector.trim(6)  # the first is beyond the window of what may come, the second is not
+    assert detector.feed(o("A20-22")) == []
+    [match] = detector.advance(100)
+    assert match.parts["A"][0].params["text"] == "A20-22"
+    assert detector.undecided == (choice,)
+
+
+def test_event_is_within_any_window_however_wide_its_interval() -> None:
+    detector = Detector(seq(C, ~B).within(1e-6).selecting("next").context("recent"))
+    detector.feed(o("C3-9"))
+    assert len(detector.advance(100)) == 1
+
+
+def test_windows_that_end_at_one_moment_are_judged_in_one_step() -> None:
+    detector = Detector(
+        seq(many(B, 2), ~C).within(3e-6).skipping("to_last", "B").context("chronicle")
+    )
+    detector.feed(o("A0-1"))
+    for text in ("B5", "B5", "B6"):
+        detector.feed(o(text), None, [o("C20-21")] if text == "B6" else [])
+    assert len(detector.advance(100)) == 1
+    assert detector.undecided == ()
+
+
+def test_undecided_and_merged_matches_are_told_in_one_order() -> None:
+    """Of a conjunction that needs only some of its parts, in the context cumulative."""
+    inner = seq(many(C, 1, 2), ~C).within(3e-6).context("cumulative")
+    either = some_of(1, A.named("a"), inner | A.named("b"))
+    detector = Detector(either.within(5e-6).context("cumulative"))
+    for text in ("A0-1", "C3-4", "A5-7", "A6-8"):
+        event_ = o(text)
+        detector.advance(event_.low_us)
+        detector.feed(event_)
+    matches = detector.advance(100)
+    assert matches or detector.undecided
