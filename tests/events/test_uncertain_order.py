@@ -16,6 +16,7 @@ from activedb.events import (
     all_of,
     event,
     many,
+    precedes,
     seq,
 )
 from tests.drawing import SCALE, Worlds
@@ -63,6 +64,15 @@ def is_metric(expression: Expression) -> bool:
     return any(getattr(expression, name, None) is not None for name in ("window_us", "gap_us"))
 
 
+def is_narrowed(events: list[Occurrence]) -> bool:
+    """Whether local clocks leave less of an interval: orders of pairs may have no times then."""
+    return any(
+        precedes(a, b) and (b.low_us < a.low_us or a.high_us > b.high_us)
+        for a in events
+        for b in events
+    )
+
+
 def kept(detector: Detector) -> dict[str, Any]:
     """What a detector keeps; the number of the next arrival may leave some out."""
     return {name: value for name, value in detector.state().items() if name != "arrival"}
@@ -82,7 +92,7 @@ def test_uncertain_order_by_policy_equals_trying_every_order(policy: str, seed: 
     worlds = Worlds(50 * SCALE, "policy", seed, uncertain=1)
     for random in worlds:
         expression, events = random_expression(random, PLAN), random_events(random)
-        if is_metric(expression):
+        if is_metric(expression) or (policy == "possible" and is_narrowed(events)):
             continue
         reference, labels = UncertainReference(expression), Labels()
         detector = Detector(expression, on_uncertain=POLICIES[policy])

@@ -11,6 +11,7 @@ import signal
 import threading
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 from sqlalchemy import Column, Integer, Table, create_engine, select
 
@@ -66,7 +67,8 @@ def silence(request: pytest.FixtureRequest) -> Iterator[Silence]:
 
             def stop(is_silent: bool) -> None:
                 for process in server_processes(server._uses[0].home):
-                    process.send_signal(signal.SIGSTOP if is_silent else signal.SIGCONT)
+                    with contextlib.suppress(psutil.NoSuchProcess):  # one that ends by itself
+                        process.send_signal(signal.SIGSTOP if is_silent else signal.SIGCONT)
 
             quiet = Silence(server.database(), stop)
         else:
