@@ -152,8 +152,13 @@ def test_rule_makes_what_a_detector_makes_that_knows_all_that_may_come_before(nu
     random = Random(seed)
     for on in (CHOICE, seq(event("A"), event("B")).context("recent")):
         events = []
+        begin_us: set[int] = set()
         for place in range(12):
-            us, width = random.randrange(50, 500), random.choice([0, 0, 5, 20])
+            us = width = 0
+            # Of those that begin at one time either may be taken first, and decides what is open.
+            while us == 0 or us - width in begin_us:
+                us, width = random.randrange(50, 500), random.choice([0, 0, 5, 20])
+            begin_us.add(us - width)
             stamp = AccuracyInterval(us, us - width, us + width)
             events.append(Occurrence(random.choice("AB"), stamp, id=f"{place}"))
         events.sort(key=lambda o: o.low_us)
@@ -170,7 +175,6 @@ def test_rule_makes_what_a_detector_makes_that_knows_all_that_may_come_before(nu
             run.feed(fed, left[0].low_us if left else None)
         run.feed([], 1_000)
         assert sorted(matched(run)) == sorted(expected), seed
-        # Of events that begin at one time either may be taken first, and tell of what is open.
         assert open_pairs(u.undecided for u in run.undecided) == open_pairs(detector.undecided), (
             seed
         )
