@@ -68,7 +68,7 @@ class Done:
     stderr: str
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def place(
     postgres_url: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Path, str]]:
