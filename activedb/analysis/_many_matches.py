@@ -78,14 +78,14 @@ def _why(pattern: Sequence | Conjunction) -> str | None:
 
 
 def _most(part: Expression) -> float:
-    """How many events a part of a sequence takes at most."""
+    """Return the largest number of events that a part of a sequence takes."""
     if not isinstance(part, Kleene):
         return 1
     return math.inf if part.maximum is None else part.maximum
 
 
 def _needs_few(sequence: Sequence) -> bool:
-    """Whether few matches for each first event suffice for what it chooses."""
+    """Return whether the choice needs only a few matches per first event."""
     context = sequence.consumption
     if sequence.selection is not Selection.ANY or context in (
         Context.CHRONICLE,

@@ -274,7 +274,7 @@ class ColumnarDetector:
 
 
 def _most_together(at: Ints) -> int:
-    """How many matches one event has completed at most."""
+    """Return the largest number of matches that one event has completed."""
     return int(np.unique(at, return_counts=True)[1].max(initial=0))
 
 

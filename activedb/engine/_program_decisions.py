@@ -28,7 +28,7 @@ _OF_PART = 2**20  # decisions that are applied with one part
 
 @dataclass(slots=True)
 class _Left:
-    """What a part leaves behind."""
+    """Effects of one part on the decisions."""
 
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)
     choices: list[tuple[str, LeftOpen]] = field(default_factory=list)

@@ -34,7 +34,7 @@ class LeftOpen(NamedTuple):
 
 
 class Detected(NamedTuple):
-    """What comes of what a punctuation has passed.
+    """Result of detecting over the events up to a punctuation.
 
     Attributes
     ----------
@@ -239,7 +239,7 @@ class Detection:
         self._open = {key: each for key, each in self._found_open().items() if key in told}
 
     def _found_open(self) -> dict[tuple[str, str], LeftOpen]:
-        """What the detectors have open now."""
+        """Return the choices that are open in the detectors."""
         return {
             (rule.name, undecided.identity): LeftOpen(rule.name, undecided)
             for rule, detector in self._detectors
@@ -247,7 +247,7 @@ class Detection:
         }
 
     def _look(self) -> tuple[list[LeftOpen], list[tuple[LeftOpen, list[int]]]]:
-        """What is open and was not told; and what was told and is open no more."""
+        """Return the choices opened, and those decided, since the last look."""
         before, self._open = self._open, self._found_open()
         undecided = [each for key, each in self._open.items() if key not in before]
         decided = [

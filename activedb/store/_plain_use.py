@@ -31,7 +31,7 @@ class PlainUse:
     backend : int or None
         The server's process beneath it, as of the last statement.
     keeps_all_out : bool
-        Whether nobody else can use the store before it ends.
+        True if the store is blocked for all others until this connection ends its work.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class PlainUse:
 
     @property
     def has_begun(self) -> bool:
-        """Whether others may wait for its end. REQUIRES: no other thread uses it."""
+        """Return whether others may wait for its end. REQUIRES: only this thread uses it."""
         return self.keeps_all_out or self._connection.in_transaction()
 
     @property

@@ -157,7 +157,7 @@ class StreamJournal:
         return {"events": int(events or 0), "late": int(late or 0), "dead": int(dead or 0)}
 
     def undecided(self) -> int:
-        """How many choices among the stream's events are open."""
+        """Return the number of open decisions of the stream."""
         c = decisions.c
         statement = select(func.count()).where(c.stream == self._stream, c.status == "open")
         with translated("count the decisions"), self._store.short() as connection:

@@ -162,7 +162,7 @@ class CausalHierarchy(Hierarchy):
         above.take_back(self, asked)
 
     def take_back(self, asker: Hierarchy, asked: Mapping[TableSpec, Collection[Key]]) -> None:
-        """See `Hierarchy`. What nobody asks for any more is not looked at when it takes over."""
+        """See `Hierarchy`. Rows without askers are not checked when this one takes over."""
         freed: dict[TableSpec, list[Key]] = {}
         with self.latch:
             for spec, keys in asked.items():

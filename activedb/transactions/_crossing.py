@@ -318,7 +318,7 @@ def _local_waits(
 
 
 class _Asleep:
-    """What cannot go on because the thread on which it is open sleeps.
+    """Wait-for edges of hierarchies and connections whose threads are asleep.
 
     Attributes
     ----------

@@ -433,7 +433,8 @@ class Node:
         if task.done or not is_beside_others(self):
             task.wait()
             return
-        with sleeping_for_children(self):
+        with sleeping_for_children(self) as sleeping:
+            sleeping.look()
             task.wait()
 
     def join(self) -> None:

@@ -177,7 +177,13 @@ def begins_wait(node: Node) -> tuple[Step, ...] | None:
     nodes, plain = _here.nodes, _plain_here(node.forest)
     if plain or len(nodes) > 1 or (nodes and nodes[0] is not node):
         sleeper = _Sleeper(
-            node, _stalled_by(node), _nobody, _nobody, plain, _nobody, lambda: [_top_of(node)]
+            node,
+            _stalled_by(node),
+            _nobody,
+            _nobody,
+            plain,
+            _nobody,
+            lambda: [node.hierarchy.top_id],
         )
         _add(_key(node), sleeper)
     return find_standstill(_key(node)) if _sleepers else None
@@ -254,12 +260,10 @@ class sleeping_for:  # noqa: N801 - a context manager, used like a function
         self._key: Key = (forest, -next(_numbers))
         self._look_again = look_again
         self._is_refused = False
-        plain, tops = _plain_here(forest), awaited
-        if parent is not None:
-            top = _top_of(parent)
-            tops = lambda: [top]  # noqa: E731
+        self._awaited = awaited
+        plain, stalled = _plain_here(forest), _stalled_by(parent)
         self._sleeper = _Sleeper(
-            None, _stalled_by(parent), awaited, look_again, plain, self._refuse, tops
+            None, stalled, awaited, look_again, plain, self._refuse, self._tops
         )
 
     def __enter__(self) -> Self:
@@ -281,6 +285,9 @@ class sleeping_for:  # noqa: N801 - a context manager, used like a function
             return True
         return bool(self._sleeper.stalled) and find_standstill(self._key) is not None
 
+    def _tops(self) -> Iterable[int]:
+        return self._awaited()
+
     def _refuse(self) -> None:
         self._is_refused = True
         self._look_again()
@@ -293,16 +300,12 @@ class sleeping_for_children(sleeping_for):  # noqa: N801 - as above
     """
 
     def __init__(self, parent: Node):
-        super().__init__(parent.forest, lambda: [parent.id], self._look, parent)
+        super().__init__(parent.forest, lambda: [parent.id], self.look, parent)
         self._parent = parent
         self._thread = threading.current_thread().name
 
-    def __enter__(self) -> Self:
-        super().__enter__()
-        self._look()
-        return self
-
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Have the transaction abort if no other thread can end the wait."""
         steps = find_standstill(self._key) if self._sleeper.stalled else None
         while steps is not None:
             soft = next((s for s in steps if s.edge and s.edge.kind is EdgeKind.SOFT), None)
@@ -312,6 +315,9 @@ class sleeping_for_children(sleeping_for):  # noqa: N801 - as above
         if steps is not None:
             found = Standstill(steps)
             self._parent.doom(self._parent.forest.standstill(self._parent, found, self._thread))
+
+    def _tops(self) -> Iterable[int]:
+        return [self._parent.hierarchy.top_id]
 
     def _refuse(self) -> None:
         self._parent.interrupt(
@@ -352,12 +358,6 @@ def forget_all() -> list[Node]:
     del _here.nodes[:]
     _by_thread[get_ident()] = _here.nodes
     return found
-
-
-def _top_of(node: Node) -> int:
-    while node.parent is not None:
-        node = node.parent
-    return node.id
 
 
 def _key(node: Node) -> Key:
