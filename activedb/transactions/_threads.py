@@ -174,18 +174,10 @@ def begins_wait(node: Node) -> tuple[Step, ...] | None:
     Returns the cycle that the wait closes, if it does. O(transactions open on the thread) while no
     thread is stalled, else O(forest).
     """
-    nodes, plain = _here.nodes, _plain_here(node.forest)
-    if plain or len(nodes) > 1 or (nodes and nodes[0] is not node):
-        sleeper = _Sleeper(
-            node,
-            _stalled_by(node),
-            _nobody,
-            _nobody,
-            plain,
-            _nobody,
-            lambda: [node.hierarchy.top_id],
-        )
-        _add(_key(node), sleeper)
+    if is_beside_others(node):
+        stalled, plain = _stalled_by(node), _plain_here(node.forest)
+        top = node.hierarchy.top_id
+        _add(_key(node), _Sleeper(node, stalled, _nobody, _nobody, plain, _nobody, lambda: [top]))
     return find_standstill(_key(node)) if _sleepers else None
 
 
@@ -330,7 +322,7 @@ class sleeping_for_children(sleeping_for):  # noqa: N801 - as above
 
 
 def is_beside_others(node: Node) -> bool:
-    """Return whether anything else may be open on this thread, whose wait for a child is begun."""
+    """Return whether anything but a transaction may be open on this thread; O(1), or nearly."""
     nodes = _here.nodes
     return (
         len(nodes) > 1 or (bool(nodes) and nodes[0] is not node) or bool(_plain_here(node.forest))
