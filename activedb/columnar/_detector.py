@@ -15,9 +15,9 @@ from activedb.columnar._keys import KeyNumbers
 from activedb.columnar._matches import Chunk, Matches
 from activedb.columnar._plan import Plan, plan_of
 from activedb.compiler import check_compiler
-from activedb.errors import BadEvent, PatternError
+from activedb.errors import BadEvent
 from activedb.events import MATCHES_MAX
-from activedb.events.detection._bound import too_many
+from activedb.events.detection._bound import Bound, too_many
 from activedb.streams import EventTable
 
 if TYPE_CHECKING:
@@ -74,9 +74,7 @@ class ColumnarDetector:
         matches_max: int | None = MATCHES_MAX,
     ):
         self._plan: Plan = plan_of(expression)
-        if matches_max is not None and (type(matches_max) is not int or matches_max < 1):
-            raise PatternError(f"matches_max takes a whole number from 1, not {matches_max!r}")
-        self._most = matches_max
+        self._most = Bound(matches_max).most
         check_compiler("detection in columns", "detector_for()")
         self.expression = expression
         self.horizon_us = self._plan.expression.window_us

@@ -170,10 +170,6 @@ class Detector:
             raise PatternError(f"partials_max takes a whole number from 1, not {partials_max!r}")
         if on_full not in ("drop_oldest", "refuse"):
             raise PatternError(f"on_full takes 'drop_oldest' or 'refuse', not {on_full!r}")
-        if matches_max is not None and (
-            isinstance(matches_max, bool) or not isinstance(matches_max, int) or matches_max < 1
-        ):
-            raise PatternError(f"matches_max takes a whole number from 1, not {matches_max!r}")
         if on_many not in ("refuse", "truncate"):
             raise PatternError(f"on_many takes 'refuse' or 'truncate', not {on_many!r}")
         self.expression = expression

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-from activedb.errors import MatchesExceeded
+from activedb.errors import MatchesExceeded, PatternError
 
 __all__ = ["MATCHES_MAX", "Bound", "too_many"]
 
@@ -17,6 +17,11 @@ _T = TypeVar("_T")
 
 class Bound:
     """Takes candidates up to a bound, and looks for no more.
+
+    Raises
+    ------
+    PatternError
+        If the bound is no whole number from 1.
 
     Attributes
     ----------
@@ -32,7 +37,9 @@ class Bound:
 
     __slots__ = ("most", "must_truncate", "truncated", "truncates")
 
-    def __init__(self, most: int | None, *, truncates: bool):
+    def __init__(self, most: int | None, *, truncates: bool = False):
+        if most is not None and (type(most) is not int or most < 1):
+            raise PatternError(f"matches_max takes a whole number from 1, not {most!r}")
         self.most = most
         self.truncates = truncates
         self.must_truncate = False
