@@ -115,9 +115,9 @@ def choose(
 
     With next, of those with the same first constituent the most preferred is one: they end with
     the same one. Then only those of which nothing is used up. Of these the context chooses.
-    -1: a detector that is fed one by one would look at more than `most`, unless that is -1.
+    -1: there are more than `most` to choose from, unless that is -1.
     """
-    kept = looked = 0
+    kept = 0
     seen, made = -1, -1
     for i in range(n_candidates):
         candidate = order[i]
@@ -125,14 +125,10 @@ def choose(
         if is_next and first == seen:
             continue
         seen = first
-        # With next, what is used up is looked at: it still counts for what is next.
-        if not (usable[candidate] or is_next) or (context == CONTINUOUS and first == made):
+        if not usable[candidate] or (context == CONTINUOUS and first == made):
             continue
-        if looked == most:
+        if kept == most:
             return -1
-        looked += 1
-        if not usable[candidate]:
-            continue
         made = first
         order[kept] = candidate
         kept += 1

@@ -169,7 +169,8 @@ def _take(
                     return _LEADS, e, base, top, n_found, n_at
                 if whole == 0:
                     pass
-                elif is_next and 0 <= most < lead_counts[0]:  # each first one is in a candidate
+                elif is_next and context != CHRONICLE and 0 <= most < lead_counts[0]:
+                    # Each first one is in a candidate, whatever the context makes of them.
                     return _MANY, e, base, top, n_found, n_at
                 elif context == CUMULATIVE:
                     only_reached(last, leads, lead_counts)

@@ -326,8 +326,9 @@ class Launcher:
 
         strange = [name for name in list(self._strange) if not knows(name)]
         try:
+            known = self._known()
             rows = self.journal.claim(limit, knows=knows, without=strange, of_dead=of_dead)
-            return self._start_rows(rows, rules.get)
+            return self._start_rows(rows, known, rules.get)
         except ActiveDBError:
             self.look()  # some may be ours and not started
             raise
@@ -362,14 +363,23 @@ class Launcher:
                 self._look_later(number + 1)
 
     def _start_ours(self) -> int:
-        return self._start_rows(self.journal.held(), self._catalog.rule)
+        known = self._known()
+        return self._start_rows(self.journal.held(), known, self._catalog.rule)
+
+    def _known(self) -> set[str]:
+        """Names of the firings that run here, or will."""
+        with self._idle:  # first who waits, as those become who runs
+            waiting = self.restarts.waiting().keys() | self.turns.waiting()
+            return waiting | self._running | self._early
 
     def _start_rows(
-        self, rows: list[dict[str, Any]], rule_named: Callable[[str], Rule | None]
+        self,
+        rows: list[dict[str, Any]],
+        known: set[str],
+        rule_named: Callable[[str], Rule | None],
     ) -> int:
-        with self._idle:
-            known = self._running | self._early | self.restarts.waiting().keys()
-        known.update(self.turns.waiting())
+        """Start what is not known, and was not before the rows were read: that may have ended."""
+        known = known | self._known()
         found = []
         for row in rows:
             rule = rule_named(row["rule"])

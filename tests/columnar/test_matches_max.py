@@ -104,6 +104,21 @@ def test_event_is_refused_in_columns_if_it_is_refused_event_by_event(data: Any) 
     assert fed_in_columns(expression, found, most) == expected
 
 
+@pytest.mark.parametrize("context", ["chronicle", "continuous", "cumulative"])
+@pytest.mark.parametrize("middle", [B, many(B, 1, 2)], ids=repr)
+def test_what_is_used_up_does_not_count(middle: Expression, context: str) -> None:
+    expression = seq(A, middle, C).within(100).selecting("next").context(context)
+    found = [Occurrence(name, us, {}) for us, name in enumerate("AABCCAABCC")]
+    most = 1 if context == "chronicle" else 2
+    made, refused = fed(expression, found, most)
+    assert not refused
+    assert fed_in_columns(expression, found, most) == (made, set())
+    if most > 1:
+        made, refused = fed(expression, found, most - 1)
+        assert refused
+        assert fed_in_columns(expression, found, most - 1) == (made, refused)
+
+
 @pytest.mark.parametrize(
     "expression",
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -99,6 +100,41 @@ def test_join_waits_until_firings_whose_recording_was_cut_off_have_been_looked_f
     ledger.db.join()
     assert ledger.lines() == ["done"]
     assert ledger.pending() == []
+
+
+def test_firing_that_ends_while_recover_looks_for_it_is_started_once(
+    where: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = open_ledger(where.open(clock=SimulatedClock(EPOCH), retries_max=0))
+    failures = [Deadlock("as told")]
+
+    @ledger.db.rule(on=adb.event("E"), coupling="detached")
+    def rule(t: Transaction, o: Occurrence) -> None:
+        ledger.write(t, "done")
+        if failures:
+            raise failures.pop()
+
+    trigger(ledger, "detached")
+    until(lambda: ledger.db._launcher.running == 0)
+    held = ledger.db._launcher.journal.held
+    go_on = threading.Event()
+    run = ledger.db._launcher._run
+
+    def run_later(firing: Any) -> None:
+        go_on.wait()  # so its row is still there when recover() reads
+        run(firing)
+
+    def held_then_ended() -> Any:
+        rows = held()
+        go_on.set()
+        until(lambda: ledger.db._launcher.running == 0)
+        return rows
+
+    monkeypatch.setattr(ledger.db._launcher, "_run", run_later)
+    monkeypatch.setattr(ledger.db._launcher.journal, "held", held_then_ended)
+    assert ledger.db.recover() == 1
+    ledger.db.join()
+    assert ledger.lines() == ["done"]
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -101,14 +101,23 @@ class Chooser:
         consumed = [entry for c in made for entry in constituents(c)] if self.uses_up else []
         return made, consumed, [span for candidate in made for span in self.span(candidate)]
 
+    @staticmethod
+    def unused(candidates: Iterable[Candidate], used: Set[int]) -> Iterable[Candidate]:
+        """Those of which nothing is used up."""
+        if not used:
+            return candidates
+        return (
+            candidate
+            for candidate in candidates
+            if not any(entry[2] in used for entry in constituents(candidate))
+        )
+
     def _left(
         self, candidates: Iterable[Candidate], used: Set[int], skipped: Sequence[Span]
     ) -> Iterator[Candidate]:
         """Those of which nothing is used up, and which neither `skipped` nor one before skips."""
         more: list[Span] = []
-        for candidate in candidates:
-            if used and any(entry[2] in used for entry in constituents(candidate)):
-                continue
+        for candidate in self.unused(candidates, used):
             if self.skips:
                 first = _first(candidate)[:3]
                 if covers(skipped, first) or covers(more, first):

@@ -437,6 +437,8 @@ class CombinationNode(Node):
         found: list[Candidate] = []
         count = 0
         for group, candidates in completed:
+            if self.needs_used:  # what is used up is found, too, and counts for nothing here
+                candidates = self.chooser.unused(candidates, group.used)
             bounded = self.shared.bound.taken(candidates, self.name)
             made, used, spans = self.chooser.choose(bounded, group.used, group.spans)
             for entry in used:
