@@ -38,6 +38,7 @@ from activedb.store._tables import Key, TableSpec
 __all__ = ["MemoryStore"]
 
 
+_LOOK_EVERY_S = 0.1  # whether the turn that is waited for can ever come
 _CLOSE_S_MAX = 5.0
 
 
@@ -281,14 +282,21 @@ class _Turn:
         return True
 
     def _waited(self) -> bool:
-        kept = self._store._kept
-        if kept is not None and kept.thread == get_ident():
-            raise SelfDeadlock(
-                "memory:// has one connection, and a block of db.connection() on this same thread "
-                "keeps it from its first statement on: it would be waited for for ever; end that "
-                "block first, or hand its connection over, db.transaction(connection=…)"
-            )
-        return self._store._turn.acquire()
+        here = get_ident()
+        while True:
+            kept = self._store._kept
+            if kept is not None and kept.thread == here:
+                raise SelfDeadlock(
+                    "memory:// has one connection, and a block of db.connection() on this same "
+                    "thread keeps it from its first statement on: it would be waited for for "
+                    "ever; end that block first, or hand its connection over, "
+                    "db.transaction(connection=…)"
+                )
+            never = None if kept is None else kept.why_never(here)
+            if never is not None:
+                raise never
+            if self._store._turn.acquire(timeout=_LOOK_EVERY_S):
+                return True
 
     def __enter__(self) -> None:
         self.acquire()

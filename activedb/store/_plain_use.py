@@ -32,6 +32,8 @@ class PlainUse:
         The server's process beneath it, as of the last statement.
     keeps_all_out : bool
         True if the store is blocked for all others until this connection ends its work.
+    asleep : callable or None
+        `why_never`, while the connection's thread sleeps.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class PlainUse:
         self.thread: int | None = get_ident()
         self.backend: int | None = None
         self.keeps_all_out = keeps_all_out
+        self.asleep: Callable[[int], ActiveDBError | None] | None = None
         self._connection = connection
         self._interrupt = interrupt
         self._latch = threading.Lock()
@@ -56,6 +59,11 @@ class PlainUse:
     def has_begun(self) -> bool:
         """Return whether others may wait for its end. REQUIRES: only this thread uses it."""
         return self.keeps_all_out or self._connection.in_transaction()
+
+    def why_never(self, thread: int) -> ActiveDBError | None:
+        """Tell why a thread that waits for the end of this work would do so for ever, if so."""
+        asleep = self.asleep
+        return None if asleep is None else asleep(thread)
 
     @property
     def caller(self) -> int | None:

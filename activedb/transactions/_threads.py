@@ -13,8 +13,9 @@ every lock in it goes in the end. A cycle with a THREAD edge is looked for when 
 when locks pass to a parent; there is none while no thread sleeps with two hierarchies open, which
 costs a look at an empty dictionary.
 
-SQL of the users' own (`db.connection()`) that is open on the thread waits in the same way; what
-waits for that waits at the server, and `_crossing` looks for those cycles.
+SQL of the users' own (`db.connection()`) that is open on the thread waits in the same way. What
+waits for that waits at the server, and `_crossing` looks for those cycles; or, in memory, for the
+one connection, and asks here whether that can ever come.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, NamedTuple, Self, TypeAlias
 from weakref import WeakValueDictionary
 
-from activedb.errors import SelfDeadlock
+from activedb.errors import ActiveDBError, Deadlock, SelfDeadlock
 from lockmgr import DeadlockReport, Edge, EdgeKind
 
 if TYPE_CHECKING:
@@ -199,8 +200,7 @@ def is_soft(steps: tuple[Step, ...]) -> bool:
 
 def wait_is_over(node: Node) -> None:
     """Take back `begins_wait`; safe to call without it."""
-    with _latch:
-        _sleepers.pop(_key(node), None)
+    _remove(_key(node))
 
 
 def is_anybody_stalled() -> bool:
@@ -263,8 +263,7 @@ class sleeping_for:  # noqa: N801 - a context manager, used like a function
         return self
 
     def __exit__(self, *error: object) -> None:
-        with _latch:
-            _sleepers.pop(self._key, None)
+        _remove(self._key)
 
     @property
     def is_beside_work(self) -> bool:
@@ -329,14 +328,21 @@ def is_beside_others(node: Node) -> bool:
     )
 
 
-def find_standstill(start: Key) -> tuple[Step, ...] | None:
+def find_standstill(start: Key, waiting: Node | None = None) -> tuple[Step, ...] | None:
     """Return a cycle from `start` through a thread, in order; None if there is none.
 
     One of hard edges if there is one. O(forest).
+
+    Parameters
+    ----------
+    waiting : Node, optional
+        Waits for the thread of `start`, which the lock manager does not know.
     """
     with _latch:
         sleepers = dict(_sleepers)
     graph = _Graph(sleepers)
+    if waiting is not None:
+        graph.behind(waiting, start)
     return graph.cycle(start, soft=False) or graph.cycle(start, soft=True)
 
 
@@ -370,6 +376,34 @@ def _add(key: Key, sleeper: _Sleeper) -> None:
     if sleeper.stalled or sleeper.plain:
         with _latch:
             _sleepers[key] = sleeper
+        for use in sleeper.plain:
+            use.asleep = lambda thread: _why_never(key, sleeper, thread)
+
+
+def _remove(key: Key) -> None:
+    with _latch:
+        sleeper = _sleepers.pop(key, None)
+    for use in () if sleeper is None else sleeper.plain:
+        use.asleep = None
+
+
+def _why_never(key: Key, sleeper: _Sleeper, thread: int) -> ActiveDBError | None:
+    """Tell why what waits on a thread for plain SQL of a sleeper would do so for ever, if so."""
+    waiting = next(iter(reversed(open_on(thread))), None)
+    steps = None if waiting is None else find_standstill(key, waiting)
+    if waiting is None or steps is None:
+        return None
+    if waiting.hierarchy.top_id in sleeper.tops():
+        return SelfDeadlock(
+            f"{waiting.path} would wait for ever, because SQL on db.connection() is open on the "
+            f"thread that waits for it: end that first"
+        )
+    deadlock = Deadlock(
+        f"deadlock through a thread that has SQL on db.connection() open, and {waiting.path} is "
+        f"its victim"
+    )
+    deadlock.exhausted = True  # only the end of the hierarchy gives up its locks
+    return deadlock
 
 
 def _stalled_by(node: Node | None) -> tuple[Node, ...]:
@@ -396,7 +430,11 @@ class _Graph:
         self._behind: dict[Key, list[Key]] = {}
         for key, sleeper in sleepers.items():
             for node in sleeper.stalled:
-                self._behind.setdefault(_key(node), []).append(key)
+                self.behind(node, key)
+
+    def behind(self, node: Node, sleeper: Key) -> None:
+        """Add that a transaction waits until a sleeper's wait is over."""
+        self._behind.setdefault(_key(node), []).append(sleeper)
 
     def cycle(self, start: Key, *, soft: bool) -> tuple[Step, ...] | None:
         """Return a shortest cycle from `start` with at least one edge about a thread."""

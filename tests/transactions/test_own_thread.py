@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session as ORMSession
 import activedb as adb
 from activedb.errors import Deadlock, RuleFailed, SelfDeadlock
 from activedb.store._memory import MemoryStore
+from activedb.transactions._threads import is_anybody_stalled
 from tests.databases import in_thread, lock_waits, place, until
 from tests.patience import PATIENCE_S
 from tests.transactions.bank import Bank, open_bank
@@ -752,33 +753,65 @@ def test_join_beside_plain_sql_that_no_rule_waits_for_waits(postgres_url: str) -
 
 
 @pytest.mark.parametrize("children", ["spawned", "rules"])
+@pytest.mark.parametrize("first", ["child", "wait"])
 def test_children_on_other_threads_that_wait_for_plain_sql_of_this_one_are_refused(
-    postgres_url: str, children: str
+    bank: Bank, children: str, first: str
 ) -> None:
-    with place(postgres_url) as where:
+    def put_then(t: Transaction, number: int) -> None:
+        if first == "wait" and threading.current_thread() is not here:
+            until(is_anybody_stalled)
+        put(t, bank, number)
+
+    for number in (1, 2):  # of several one runs on another thread, or all do
+        bank.db.rule(on=adb.event("GO"), name=f"r{number}")(
+            lambda t, o, number=number: put_then(t, number)
+        )
+
+    def spawning(t: Transaction) -> None:
+        t.spawn(put_then, 1)
+
+    def work() -> None:
+        nonlocal here
+        here = threading.current_thread()
+        with bank.db.connection() as connection:
+            plain_write(bank, connection, 1, 8)
+            plain_write(bank, connection, 2, 8)
+            if children == "spawned":
+                bank.db.run(spawning)
+            else:
+                bank.db.signal("GO")
+
+    here: Any = None
+    refused = in_thread(work).exception(PATIENCE_S)
+    while isinstance(refused, RuleFailed):
+        refused = refused.__cause__
+    assert type(refused) is SelfDeadlock, refused
+    assert "db.connection()" in str(refused)
+    assert bank.committed() == {1: 10, 2: 20}
+
+
+def test_transaction_in_memory_that_waits_for_plain_sql_that_waits_for_it_is_a_victim() -> None:
+    with place(None) as where:
         bank = open_bank(where.open(), {1: 10, 2: 20})
-        for number in (1, 2):  # of several one runs on another thread, or all do
-            bank.db.rule(on=adb.event("GO"), name=f"r{number}")(
-                lambda t, o, number=number: put(t, bank, number)
-            )
+        has_it = threading.Event()
 
-        def spawning(t: Transaction) -> None:
-            t.spawn(put, bank, 1)
+        def theirs() -> None:
+            with bank.db.transaction() as t:
+                t.get(bank.accounts, 1, for_update=True)
+                has_it.set()
+                until(is_anybody_stalled)
+                put(t, bank, 2)
 
-        def work() -> None:
+        def ours() -> None:
             with bank.db.connection() as connection:
-                plain_write(bank, connection, 1, 8)
+                other = in_thread(theirs)
+                assert has_it.wait(PATIENCE_S)
                 plain_write(bank, connection, 2, 8)
-                if children == "spawned":
-                    bank.db.run(spawning)
-                else:
-                    bank.db.signal("GO")
+                with pytest.raises(SelfDeadlock), bank.db.transaction() as t:
+                    t.get(bank.accounts, 1, for_update=True)  # as soon as the other one has ended
+            assert type(other.exception(PATIENCE_S)) is Deadlock
 
-        refused = in_thread(work).exception(PATIENCE_S)
-        while isinstance(refused, RuleFailed):
-            refused = refused.__cause__
-        assert type(refused) is SelfDeadlock, refused
-        assert "db.connection()" in str(refused)
+        in_thread(ours).result(PATIENCE_S)
         assert bank.committed() == {1: 10, 2: 20}
 
 
