@@ -12,7 +12,9 @@ from sqlalchemy import Column, Integer, String, Table, select
 import activedb as adb
 from activedb.batches import isolated
 from activedb.errors import Deadlock, SerializationConflict
+from tests.databases import place, until
 from tests.engine.workflows.marking import chain, marking, rows_of
+from tests.engine.working import working
 
 if TYPE_CHECKING:
     from activedb import Database, Occurrence, Transaction
@@ -187,3 +189,34 @@ def test_random_tries_leave_what_a_run_without_failures_leaves(db: Database, num
     assert lines.of("exclusive") == []
     assert db.pending_firings() == []
     assert db.dead_letters() == []
+
+
+def test_what_a_batch_that_failed_for_good_has_triggered_is_left_to_the_workers(
+    postgres_url: str,
+) -> None:
+    with place(postgres_url) as there:
+        clerk, worker = there.open(firings="queue"), there.open()
+        Lines(clerk)
+        lines = Lines(worker)
+        usage = clerk.workflow("usage", sources="a", on_failure="compensate")
+        tries: list[int] = []
+
+        @usage.program(reads="a")
+        def first(t: Transaction, batch: list[dict[str, Any]]) -> None:
+            tries.append(1)
+            clerk.signal("M", text=f"try {len(tries)}")
+            if len(tries) == 1:
+                raise SerializationConflict("as told")
+            raise ZeroDivisionError
+
+        @first.compensation
+        def undo(t: Transaction, execution: Any) -> None:
+            """Nothing has been executed."""
+
+        clerk.batches("usage").feed("a", [{}])
+        clerk.join()
+        assert len(clerk.pending_firings()) == 4  # none of them was started here
+        with working(worker):
+            until(lambda: not worker.pending_firings())
+        for mode in ("detached", "exclusive"):
+            assert lines.of(mode) == ["try 1", "try 2"]
