@@ -11,7 +11,7 @@ from activedb.events.detection._entry import Candidate, Entry, constituents, pla
 from activedb.events.detection._predicates import Stage
 from activedb.events.detection._skips import Place, Span, add_span, covers
 
-__all__ = ["Chooser", "cumulated", "latest", "preference"]
+__all__ = ["Chooser", "cumulated", "latest", "preference", "unused"]
 
 _FIRST: tuple[int, ...] = (-1,)
 _LAST: tuple[int, ...] = (1,)
@@ -61,22 +61,20 @@ class Chooser:
             )
 
     def choose(
-        self, candidates: Iterable[Candidate], used: Set[int], spans: Sequence[Span]
+        self, candidates: Iterable[Candidate], spans: Sequence[Span]
     ) -> tuple[list[Candidate], list[Entry], list[Span]]:
         """Return what is made, in order; what it uses up; and what it skips.
 
         Parameters
         ----------
         candidates : iterable
-            In the order of preference, taken only as far as needed.
-        used : set of int
-            The arrivals of what is used up.
+            Those `unused`, in the order of preference; taken only as far as needed.
         spans : sequence of Span
             What earlier matches skip.
         """
         if self.is_plain:
             return list(candidates), [], []
-        left = self._left(candidates, used, spans)
+        left = self._unskipped(candidates, spans) if self.skips else candidates
         context = self.context
         made: list[Candidate] = []
         if context is Context.UNRESTRICTED:
@@ -101,29 +99,17 @@ class Chooser:
         consumed = [entry for c in made for entry in constituents(c)] if self.uses_up else []
         return made, consumed, [span for candidate in made for span in self.span(candidate)]
 
-    @staticmethod
-    def unused(candidates: Iterable[Candidate], used: Set[int]) -> Iterable[Candidate]:
-        """Those of which nothing is used up."""
-        if not used:
-            return candidates
-        return (
-            candidate
-            for candidate in candidates
-            if not any(entry[2] in used for entry in constituents(candidate))
-        )
-
-    def _left(
-        self, candidates: Iterable[Candidate], used: Set[int], skipped: Sequence[Span]
+    def _unskipped(
+        self, candidates: Iterable[Candidate], skipped: Sequence[Span]
     ) -> Iterator[Candidate]:
-        """Those of which nothing is used up, and which neither `skipped` nor one before skips."""
+        """Candidates which neither `skipped` nor one before skips."""
         more: list[Span] = []
-        for candidate in self.unused(candidates, used):
-            if self.skips:
-                first = _first(candidate)[:3]
-                if covers(skipped, first) or covers(more, first):
-                    continue
-                for span in self.span(candidate):
-                    add_span(more, span)
+        for candidate in candidates:
+            first = _first(candidate)[:3]
+            if covers(skipped, first) or covers(more, first):
+                continue
+            for span in self.span(candidate):
+                add_span(more, span)
             yield candidate
 
     def span(self, candidate: Candidate) -> list[Span]:
@@ -143,6 +129,13 @@ class Chooser:
                 ends = min if to is SkipTo.FIRST else max
                 spans.append((first, ends(entry[:3] for entry in targets), False))
         return spans
+
+
+def unused(candidates: Iterable[Candidate], used: Set[int]) -> Iterable[Candidate]:
+    """Candidates of which nothing is used up, by the arrivals of what is."""
+    if not used:
+        return candidates
+    return (c for c in candidates if not any(entry[2] in used for entry in constituents(c)))
 
 
 def _first(candidate: Candidate) -> Entry:

@@ -14,7 +14,7 @@ from activedb.events._expression import Expression
 from activedb.events._occurrence import Occurrence
 from activedb.events._primitives import Primitive
 from activedb.events._sequence import Sequence
-from activedb.events.detection._choice import Chooser, cumulated, preference
+from activedb.events.detection._choice import Chooser, cumulated, preference, unused
 from activedb.events.detection._entry import (
     YET_TO_BE_FED,
     Candidate,
@@ -362,9 +362,8 @@ class CombinationNode(Node):
             return [(each.candidate, entry) for each, entry in new]
         by_candidate = {id(each.candidate): each for each in found}
         candidates = sorted((each.candidate for each in by_candidate.values()), key=self.order)
-        made, consumed, skipped = self.chooser.choose(
-            self.preferred(candidates), group.used, group.spans
-        )
+        usable = unused(self.preferred(candidates), group.used)
+        made, consumed, skipped = self.chooser.choose(usable, group.spans)
         for entry in consumed:
             self.use_up(group, entry, moment.journal)
         for span in skipped:
@@ -437,10 +436,8 @@ class CombinationNode(Node):
         found: list[Candidate] = []
         count = 0
         for group, candidates in completed:
-            if self.needs_used:  # what is used up is found, too, and counts for nothing here
-                candidates = self.chooser.unused(candidates, group.used)
-            bounded = self.shared.bound.taken(candidates, self.name)
-            made, used, spans = self.chooser.choose(bounded, group.used, group.spans)
+            bounded = self.shared.bound.taken(unused(candidates, group.used), self.name)
+            made, used, spans = self.chooser.choose(bounded, group.spans)
             for entry in used:
                 self.use_up(group, entry, moment.journal)
             for span in spans:
