@@ -6,6 +6,7 @@ README.md, "Search", explains floors and viability.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from sys import maxsize
 from typing import TYPE_CHECKING
 
 from activedb.events.detection._entry import Entry
@@ -32,6 +33,7 @@ def ways(
 
     Complexity: O(m log m) for m entries within the window, plus the candidates.
     """
+    limit = maxsize if most is None else most
     last_us = last[0]
     start_us = None if layout.window_us is None else last_us - layout.window_us
     final = len(layout.stages) - 1
@@ -63,10 +65,8 @@ def ways(
     for number in range(final - 1, -1, -1):
         options, options_us, options_floors = viable[number], times[number], floors[number]
         longer: list[tuple[Entry, ...]] = []
-        if most is not None and len(candidates) > most:
-            del candidates[most + 1 :]
         for candidate in candidates:
-            if most is not None and len(longer) > most:
+            if len(longer) > limit:
                 break
             us = candidate[-1][0]
             for place in range(bisect_right(options_us, us), len(options)):
@@ -74,7 +74,8 @@ def ways(
                     break  # the floors rise
                 longer.append((*candidate, options[place]))
         candidates = longer
-    return candidates if most is None else candidates[: most + 1]
+    del candidates[limit + 1 :]
+    return candidates
 
 
 def _floors(layout: Layout, group: Group, number: int, entries: list[Entry]) -> list[int]:
