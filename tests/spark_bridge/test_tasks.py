@@ -6,6 +6,7 @@ import importlib.util
 import os
 import random
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Mapping
@@ -35,6 +36,7 @@ from tests.databases import place
 from tests.drawing import SEED
 from tests.engine.ledger import read
 from tests.engine.programs.bank import OpenBank, bank, tables
+from tests.patience import PATIENCE_S
 from tests.scheduling.comparison import SCALE, check
 from tests.scheduling.events import event
 from tests.scheduling.workloads import Parameters, workload
@@ -61,12 +63,18 @@ class Counted(SparkTasks):
         return super().run(payloads)
 
 
-def test_without_a_spark_all_is_run_here() -> None:
+def run_without_a_spark() -> None:
     runner = Counted()
     assert runner.slots == 0
     check(lambda: Partitioned(SerialOrder(), runner), workload(Parameters(transactions=5)))
     with pytest.raises(FeedFailed, match="no Spark is running"):
         runner.run([b""])
+
+
+def test_without_a_spark_all_is_run_here() -> None:
+    text = f"from {__name__} import run_without_a_spark; run_without_a_spark()"
+    # In this process another test may have begun one.
+    subprocess.run([sys.executable, "-c", text], check=True, timeout=PATIENCE_S)
 
 
 def test_random_workloads_on_executors_give_the_serial_order(cluster: Any) -> None:
