@@ -36,7 +36,10 @@ def of_two(first: float, second: float) -> float:
 
 
 def mean(values: Any) -> float:
-    return sum(values) / len(values)
+    total = 0.0
+    for number in values:
+        total += number
+    return total / len(values)
 
 
 def grow(value: float, values: Any, amount: float) -> float | None:
