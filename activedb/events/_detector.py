@@ -203,6 +203,10 @@ class Detector:
         elif isinstance(root, SequenceNode):
             self._plain = root if root.is_plain else None
             self._memoryless = root if root.is_memoryless else None
+        # Of an expression that is one event, which needs no more than that.
+        self._single: Primitive | None = None
+        if isinstance(expression, Primitive) and not self.is_timed and not self.reads:
+            self._single = expression
         self._told_us: int | None = None
         self._log: deque[_Record] = deque()
         self._is_marked = False
@@ -345,6 +349,8 @@ class Detector:
                 if bound is not None and (shared.fresh or plain.groups.count > bound):
                     self._bound_plain(plain, o)
                 return found
+        if self._single is not None:
+            return [o] if self._single.takes(o) else []
         shared = self._shared
         if contemporaries or not is_exact(o):
             if not shared.is_inexact:
