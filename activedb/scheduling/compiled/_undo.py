@@ -41,10 +41,11 @@ class Undo:
     def __init__(self, state: ColumnState, layout: Layout, rows: Rows):
         self._state = state
         self._log = (state.log, state.log.used, state.last_arrival)
+        of_code = [np.flatnonzero(rows.codes == code) for code in range(len(layout.templates))]
         self._saved = [
             self._save(place, keys)
             for place, table in enumerate(layout.tables)
-            for keys in _written(layout, place, rows, table.size or 0)
+            for keys in _written(layout, place, rows, of_code, table.size or 0)
         ]
 
     def __call__(self) -> None:
@@ -70,10 +71,12 @@ class Undo:
 
 
 def _copy(column: Column, keys: Ints | slice) -> Column:
-    return column.copy() if isinstance(keys, slice) else column[keys]
+    return column.copy() if isinstance(keys, slice) else column.take(keys)
 
 
-def _written(layout: Layout, place: int, rows: Rows, size: int) -> list[Ints | slice]:
+def _written(
+    layout: Layout, place: int, rows: Rows, of_code: list[Ints], size: int
+) -> list[Ints | slice]:
     """Keys of a table that rows may write; the whole table if they are computed, or many."""
     table = layout.tables[place]
     found: list[Ints | slice] = []
@@ -88,12 +91,11 @@ def _written(layout: Layout, place: int, rows: Rows, size: int) -> list[Ints | s
         ]
         if not keys:
             continue
-        chosen = rows.codes == code if len(layout.templates) > 1 else slice(None)
         for key in keys:
             if isinstance(key, Parameter):
                 column = rows.columns[layout.columns.index((key.name, True))]
-                found.append(column[chosen])
-                count += len(column)
+                found.append(column.take(of_code[code]))
+                count += len(of_code[code])
             elif isinstance(key, int | np.integer):
                 found.append(np.array([key], np.int64))
             else:
