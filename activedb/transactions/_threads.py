@@ -79,6 +79,14 @@ _by_thread: WeakValueDictionary[int, OpenNodes] = WeakValueDictionary()
 _here = _Here()
 
 
+def _no_transactions() -> Iterable[int]:
+    return ()
+
+
+def _do_nothing() -> None:
+    pass
+
+
 @dataclass(frozen=True, slots=True)
 class _Sleeper:
     """A thread that sleeps while transactions are open on it that its wait does not belong to.
@@ -89,25 +97,25 @@ class _Sleeper:
         In whose wait it sleeps.
     stalled : tuple of Node
         What cannot go on meanwhile.
+    plain : tuple of PlainUse
+        Connections with SQL of the users' own that cannot go on either.
+    tops : callable
+        Numbers of the top-level transactions that it sleeps for.
     awaited : callable
         Numbers of the transactions that it waits for beside those the lock manager knows.
     look_again : callable
         Makes a sleeper without a transaction look whether anybody else could end its wait.
-    plain : tuple of PlainUse
-        Connections with SQL of the users' own that cannot go on either.
     refuse : callable
         Ends the wait of a sleeper without a transaction, as nobody else can end it.
-    tops : callable
-        Numbers of the top-level transactions that it sleeps for.
     """
 
     node: Node | None
     stalled: tuple[Node, ...]
-    awaited: Callable[[], Iterable[int]]
-    look_again: Callable[[], object]
     plain: tuple[PlainUse, ...]
-    refuse: Callable[[], object]
     tops: Callable[[], Iterable[int]]
+    awaited: Callable[[], Iterable[int]] = _no_transactions
+    look_again: Callable[[], object] = _do_nothing
+    refuse: Callable[[], object] = _do_nothing
 
 
 _numbers = count(1)
@@ -178,7 +186,7 @@ def begins_wait(node: Node) -> tuple[Step, ...] | None:
     if is_beside_others(node):
         stalled, plain = _stalled_by(node), _plain_here(node.forest)
         top = node.hierarchy.top_id
-        _add(_key(node), _Sleeper(node, stalled, _nobody, _nobody, plain, _nobody, lambda: [top]))
+        _add(_key(node), _Sleeper(node, stalled, plain, tops=lambda: [top]))
     return find_standstill(_key(node)) if _sleepers else None
 
 
@@ -255,7 +263,7 @@ class sleeping_for:  # noqa: N801 - a context manager, used like a function
         self._awaited = awaited
         plain, stalled = _plain_here(forest), _stalled_by(parent)
         self._sleeper = _Sleeper(
-            None, stalled, awaited, look_again, plain, self._refuse, self._tops
+            None, stalled, plain, self._tops, awaited, look_again, self._refuse
         )
 
     def __enter__(self) -> Self:
@@ -360,10 +368,6 @@ def forget_all() -> list[Node]:
 
 def _key(node: Node) -> Key:
     return (node.forest, node.id)
-
-
-def _nobody() -> Iterable[int]:
-    return ()
 
 
 def _plain_here(forest: Forest) -> tuple[PlainUse, ...]:

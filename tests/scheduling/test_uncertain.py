@@ -181,6 +181,6 @@ def test_rule_makes_what_a_detector_makes_that_knows_all_that_may_come_before(nu
 
 
 def open_pairs(undecided: Iterable[Undecided]) -> list[str]:
-    """What may have been made, whichever choice it belongs to."""
+    """Return the candidates of all open choices."""
     candidates = [candidate for each in undecided for candidate in each.candidates]
     return sorted(f"{c['A'].id}-{c['B'].id}" for c in candidates)

@@ -90,10 +90,8 @@ def test_program_that_is_tried_again_has_what_its_last_try_did_and_no_more(db: D
     assert [each.failed for each in db.batch_history("usage").batches()] == [{}] * 2
 
 
-def test_program_that_fails_for_good_has_only_what_is_independent_of_its_commit(
-    db: Database,
-) -> None:
-    lines = Lines(db)
+def fail_at_the_second_try(db: Database) -> list[int]:
+    """Feed a program that signals M and fails in each try; return its tries."""
     usage = db.workflow("usage", sources="a", on_failure="compensate")
     tries: list[int] = []
 
@@ -111,6 +109,14 @@ def test_program_that_fails_for_good_has_only_what_is_independent_of_its_commit(
 
     db.batches("usage").feed("a", [{}])
     db.join()
+    return tries
+
+
+def test_program_that_fails_for_good_has_only_what_is_independent_of_its_commit(
+    db: Database,
+) -> None:
+    lines = Lines(db)
+    tries = fail_at_the_second_try(db)
     assert len(tries) == 2
     for mode in WITH_THE_COMMIT:
         assert lines.of(mode) == [], mode
@@ -198,23 +204,7 @@ def test_what_a_batch_that_failed_for_good_has_triggered_is_left_to_the_workers(
         clerk, worker = there.open(firings="queue"), there.open()
         Lines(clerk)
         lines = Lines(worker)
-        usage = clerk.workflow("usage", sources="a", on_failure="compensate")
-        tries: list[int] = []
-
-        @usage.program(reads="a")
-        def first(t: Transaction, batch: list[dict[str, Any]]) -> None:
-            tries.append(1)
-            clerk.signal("M", text=f"try {len(tries)}")
-            if len(tries) == 1:
-                raise SerializationConflict("as told")
-            raise ZeroDivisionError
-
-        @first.compensation
-        def undo(t: Transaction, execution: Any) -> None:
-            """Nothing has been executed."""
-
-        clerk.batches("usage").feed("a", [{}])
-        clerk.join()
+        fail_at_the_second_try(clerk)
         assert len(clerk.pending_firings()) == 4  # none of them was started here
         with working(worker):
             until(lambda: not worker.pending_firings())
