@@ -98,7 +98,7 @@ def others_of(
     others: dict[str, None] = {}
     behind: set[str] = set()  # what follows from another batch
     for id in lineage.in_order(lineage.ancestors(transactions) - own):
-        if any(other in behind for other in lineage.previous(id)):
+        if any(other in behind for other in lineage.previous_of(id)):
             behind.add(id)
         elif not lineage.is_transaction(id):
             others[id] = None
@@ -127,7 +127,7 @@ def _following_alone(lineage: Lineage, given: set[str]) -> set[str]:
     """Some batches or transactions, and all that follows from nothing else."""
     found: set[str] = set()
     for id in lineage.in_order(lineage.descendants(given)):
-        previous = lineage.previous(id)
+        previous = lineage.previous_of(id)
         if id in given or (previous and found.issuperset(previous)):
             found.add(id)
     return found

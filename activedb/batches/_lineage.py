@@ -316,10 +316,6 @@ class Lineage:
         """
         return self._nodes.reach(ids, forward=True, without=without)
 
-    def previous(self, id: str) -> tuple[str, ...]:
-        """The batches and transactions from which one follows directly."""
-        return tuple(self._nodes.previous[self._nodes.known(id)])
-
     def ancestors(self, ids: str | Iterable[str], *, without: Collection[str] = ()) -> set[str]:
         """All that batches or transactions come from, these with it; see `descendants`."""
         return self._nodes.reach(ids, forward=False, without=without)

@@ -34,7 +34,7 @@ class Kept:
     nodes : list of mapping
         Rows of batches and transactions, in the order of recording; these have ``program``.
     cut : set of str
-        Those of which something that followed from them was forgotten.
+        Those of which something that followed from them, and stands, was forgotten.
     """
 
     definition: Mapping[str, Any]
@@ -59,6 +59,8 @@ class Recorded:
         Columns that change, by id.
     forgotten : set of str
         Ids of batches and transactions that are deleted.
+    forgotten_undone : set of str
+        Those of them that are compensated, with all that has followed from them.
     """
 
     batches: list[dict[str, Any]] = field(default_factory=list)
@@ -67,6 +69,7 @@ class Recorded:
     of_batches: dict[str, dict[str, Any]] = field(default_factory=dict)
     of_transactions: dict[str, dict[str, Any]] = field(default_factory=dict)
     forgotten: set[str] = field(default_factory=set)
+    forgotten_undone: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +219,7 @@ class WorkflowJournal:
             for id, values in changed.items():
                 where = (table.c.workflow == self._workflow, table.c.id == id)
                 connection.execute(update(table).where(*where).values(**values))
-        self._forget(connection, recorded.forgotten)
+        self._forget(connection, recorded.forgotten, recorded.forgotten_undone)
 
     def begin(self, definition: Any, forming: Any) -> None:
         """Make the workflow's row, unless it is there; in a transaction of its own."""
@@ -238,18 +241,23 @@ class WorkflowJournal:
         with translated("record a workflow"), self._store.short() as connection:
             connection.execute(update(workflows).where(where).values(definition=definition))
 
-    def _forget(self, connection: Connection, ids: Collection[str]) -> None:
+    def _forget(
+        self, connection: Connection, ids: Collection[str], undone: Collection[str]
+    ) -> None:
         """Delete batches and transactions, with the edges that lead from them.
 
-        Those that lead to them from what is kept stay, and say that something is missing.
+        Those that lead to them from what is kept stay, and say that something is missing, unless
+        nothing of it stands.
         """
         c = batch_edges.c
         for some in _portions(ids):
             for table in (batches, batch_transactions):
                 of_ids = (table.c.workflow == self._workflow, table.c.id.in_(some))
                 connection.execute(delete(table).where(*of_ids))
-            edges = delete(batch_edges).where(c.workflow == self._workflow, c.earlier.in_(some))
-            connection.execute(edges)
+        for end, of_end in ((c.earlier, ids), (c.later, undone)):
+            for some in _portions(of_end):
+                edges = delete(batch_edges).where(c.workflow == self._workflow, end.in_(some))
+                connection.execute(edges)
 
     def _load(self, connection: Connection) -> Kept | None:
         name = self._workflow

@@ -58,8 +58,8 @@ class Compensating:
 
         def work(t: Transaction) -> Record | None:
             plan = self._plan(batches, mode, given)
-            self._check(plan, batches, given, allow_interference=allow_interference)
             self._check_whole(plan)
+            self._check(plan, batches, given, allow_interference=allow_interference)
             done[:] = [plan]
             if not plan.transactions and not plan.to_withdraw:
                 return None
@@ -139,8 +139,8 @@ class Compensating:
         if cut:
             raise HistoryForgotten(
                 f"workflow {self._definition.name}: some of what {listed(plan.asked)} has "
-                f"triggered, directly behind {listed(sorted(cut))}, was forgotten: it is too late "
-                "to compensate it",
+                f"triggered, directly behind {listed(sorted(cut))}, stands and was forgotten: it "
+                "is too late to compensate it",
                 plan=plan,
             )
 

@@ -338,7 +338,7 @@ class BatchRun:
 
         Those that were recorded before a moment, are complete, and from which nothing that is kept
         comes; nor the last of a stream or program. What they have written stays. A batch of which
-        a part is forgotten cannot be compensated any more.
+        a part stands and is forgotten cannot be compensated any more.
 
         Parameters
         ----------
@@ -362,7 +362,7 @@ class BatchRun:
         if not isinstance(before, datetime) or before.tzinfo is None:
             raise ConfigurationError(f"before is a datetime with a time zone, not {before!r}")
         self._check_outside()
-        forgotten: set[str] = set()
+        forgotten: list[str] = []
 
         def work(t: Transaction) -> Record:
             kept = self._journal.load()
@@ -370,9 +370,8 @@ class BatchRun:
             old = {row["id"] for row in rows if row["recorded_at"] < before}
 
             def record(state: WorkflowState, recorded: Recorded) -> None:
-                forgotten.clear()
-                forgotten.update(state.forget(old))
-                recorded.forgotten = forgotten
+                state.forget(recorded, old)
+                forgotten[:] = recorded.forgotten
 
             return record
 

@@ -91,7 +91,7 @@ class WorkflowState:
     origins : dict of str to list
         By source stream: query id and number of the last micro-batch from Spark, and its batch.
     cut : set of str
-        What is recorded, though something that followed from it was forgotten.
+        What is recorded, though something that followed from it, and stands, was forgotten.
     """
 
     workflow: Workflow
@@ -216,16 +216,26 @@ class WorkflowState:
         others = (each.batch for each in plan.interference)
         self._restate(recorded, dict.fromkeys((*affected, *others)))
 
-    def forget(self, old: Collection[str]) -> set[str]:
-        """Forget what of `old` nobody needs; returns what that was. See `forgettable`."""
+    def forget(self, recorded: Recorded, old: Collection[str]) -> None:
+        """Forget what of `old` nobody needs. See `forgettable`."""
         gone = forgettable(self.lineage, self.due.values(), old)
-        kept = without(self.lineage, gone)
-        before = (id for gone_id in gone for id in self.lineage.previous_of(gone_id))
-        self.cut = {id for id in (*self.cut, *before) if id not in gone}
-        self.lineage = kept
-        return gone
+        standing = self._leading_to_what_stands(gone)
+        before = {id for gone_id in standing for id in self.lineage.previous_of(gone_id)}
+        self.cut = (self.cut | before) - gone
+        self.lineage = without(self.lineage, gone)
+        recorded.forgotten, recorded.forgotten_undone = gone, gone - standing
 
     # -- inside ----------------------------------------------------------------------------
+
+    def _leading_to_what_stands(self, ids: set[str]) -> set[str]:
+        """Those of `ids` that are not compensated, or from which one such has followed."""
+        stand = {id for id in ids if id in self.cut or self._stands(id)}
+        return ids & self.lineage.ancestors(stand)
+
+    def _stands(self, id: str) -> bool:
+        """Whether it is a transaction, or the output of one, that is not compensated."""
+        maker = id if self.lineage.is_transaction(id) else self.lineage.batch(id).producer
+        return bool(maker) and self.lineage.transaction(maker).is_live
 
     def _undue(self, transactions: set[str], withdrawn: set[str]) -> None:
         """Take away what is not due any more, or is due with less."""
@@ -249,7 +259,11 @@ class WorkflowState:
         """Record what became of batches."""
         for id in ids:
             if not self.lineage.is_transaction(id):
-                state = _STATES.get(standing(self.lineage, id), WHOLE)
+                is_cut = not self.cut.isdisjoint(self.lineage.descendants(id))
+                found = standing(self.lineage, id)
+                if found is Standing.DROPPED and is_cut:
+                    found = Standing.PARTIALLY_DROPPED
+                state = _STATES.get(found, WHOLE)
                 recorded.of_batches.setdefault(id, {})["state"] = state
 
     def _give_out(

@@ -9,7 +9,12 @@ import pytest
 from sqlalchemy import func, select
 
 from activedb.batches import Program, isolated, merged, overlapping
-from activedb.errors import ConfigurationError, HistoryForgotten, ProgramFailed
+from activedb.errors import (
+    AlreadyCompensated,
+    ConfigurationError,
+    HistoryForgotten,
+    ProgramFailed,
+)
 from activedb.store._system import batch_edges, batch_transactions, batches
 from tests.engine.workflows.marking import chain, marking, rows_of
 
@@ -64,6 +69,29 @@ def test_forget_overlapping_batches_stay_few(db: Database) -> None:
     with pytest.raises(HistoryForgotten):
         of.run.compensate("a#12", allow_interference=True)
     assert of.run.compensate("P1#13'", allow_interference=True).order == ("P2#12",)
+
+
+@pytest.mark.parametrize("is_read_anew", [False, True])
+def test_compensation_is_too_late_only_if_something_forgotten_stands(
+    db: Database, *, is_read_anew: bool
+) -> None:
+    """P1#2 stands and is forgotten, P1#3 to P1#5 are compensated, P1#4 and P1#5 kept."""
+    of = marking(db, chain(overlapping(3)))
+    for number in range(1, 7):
+        of.run.feed("a", rows_of(str(number)))
+    of.run.compensate("a#5", allow_interference=True)
+    of.run.feed("a", rows_of("7"))
+    written = of.written()
+    assert of.run.forget(LATER) > 0
+    assert "P1(2,3,4)" in written
+    if is_read_anew:
+        db._batch_runs.clear()
+    assert of.written() == written
+    with pytest.raises(HistoryForgotten, match="a#4 has triggered"):
+        of.run.compensate("a#4", allow_interference=True)
+    with pytest.raises(AlreadyCompensated):
+        of.run.compensate("a#5", allow_interference=True)
+    assert of.written() == written
 
 
 def test_forget_keeps_what_has_failed_and_what_belongs_to_it(db: Database) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sqlalchemy import delete
 
 import activedb as adb
-from activedb.batches import Act, Mode, audit_batches
+from activedb.batches import Act, Mode, Workflow, audit_batches, overlapping
 from activedb.engine.workflows._state import WorkflowState
 from activedb.errors import (
     AlreadyCompensated,
@@ -25,14 +25,14 @@ from activedb.errors import (
     ProgramFailed,
 )
 from tests.batches.generation import workflows
-from tests.engine.workflows.marking import Marking, marking, rows_of
+from tests.drawing import SCALE, SEED, Worlds
+from tests.engine.workflows.marking import Marking, chain, marking, rows_of
 from tests.engine.workflows.naive import NaiveWorkflow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from activedb import Database
-    from activedb.batches import Workflow
     from tests.databases import Place
 
 HALF = max(1, settings().max_examples // 2)
@@ -165,6 +165,48 @@ def test_random_workflow_that_forgets_goes_on_as_the_naive_one(
                 naive.compensate(chosen)
             assert of.written() == naive.marks()
             assert set(of.executed()) <= naive.executed()
+
+
+def stands_behind(naive: NaiveWorkflow, batch: str) -> bool:
+    return any(not each.is_compensated for each in naive.triggered(batch))
+
+
+def test_overlapping_batches_that_are_compensated_and_forgotten_in_any_order() -> None:
+    """A batch is used by several transactions, of which some are forgotten before others."""
+    later = datetime.now(UTC) + timedelta(days=1)
+    worlds = Worlds(60 * SCALE, "overlapping, forgotten", too_late=3, already=3)
+    for random in worlds:
+        sizes = [random.randint(2, 4) for _ in range(random.randint(1, 2))]
+        workflow = Workflow(chain(*map(overlapping, sizes)), sources="a")
+        with closing(adb.connect("memory://")) as db:
+            of, naive = marking(db, workflow), NaiveWorkflow(workflow)
+            fed: list[str] = []
+            for step in range(10):
+                naive.feed("a", rows_of(str(step)))
+                fed.append(of.run.feed("a", rows_of(str(step))))
+                if random.random() < 0.5:
+                    of.run.forget(later)
+                if random.random() < 0.25:
+                    db._batch_runs.clear()
+                if random.random() < 0.5:
+                    chosen = random.choice(fed[-4:])
+                    stands = stands_behind(naive, chosen)
+                    try:
+                        of.run.compensate(chosen, allow_interference=True)
+                    except NotRecorded:
+                        continue  # it was complete and old
+                    except HistoryForgotten:
+                        worlds.met["too_late"] += 1
+                        assert stands, (sizes, chosen, SEED)
+                        continue
+                    except AlreadyCompensated:
+                        worlds.met["already"] += 1
+                        assert not stands, (sizes, chosen, SEED)
+                    naive.compensate(chosen)
+                assert of.written() == naive.marks(), (sizes, SEED)
+                for id, state in of.states().items():
+                    if state == "dropped":
+                        assert not stands_behind(naive, id), (sizes, id, SEED)
 
 
 @settings(max_examples=HALF)
