@@ -41,7 +41,14 @@ from activedb.events.detection._network import Network, SharedNode
 from activedb.events.detection._node import DECISION, Moment, Node, Shared
 from activedb.events.detection._sequence import SequenceNode
 from activedb.events.detection._state import StateReader, StateWriter
-from activedb.events.detection._traits import horizon_of, is_timed, reads, remembers, walk
+from activedb.events.detection._traits import (
+    durations_of,
+    horizon_of,
+    is_timed,
+    reads,
+    remembers,
+    walk,
+)
 from activedb.events.detection._uncertain import Policy, is_exact
 from activedb.functions import checked_result
 
@@ -237,9 +244,12 @@ class Detector:
         )
         # What a world is known not to make, though nodes hold it for certain: its arrivals.
         self._refuted: set[int] = set()
+        self._durations_us = durations_of(expression)
         # What was open, and is certain since: the arrivals of what was returned of open choices.
         self._returned: set[int] = set()
         self._decisions: dict[int, Decision] = {}
+        # Events that nodes have forgotten, and that decide about what is doubtful still.
+        self._remembered: list[tuple[int, Occurrence]] = []
         self.forgotten = 0
         # What is to be dropped first: a heap, from when the bound is reached for the first time.
         self._oldest: list[tuple[int, str, int, int, Entry, Node]] = []
@@ -655,13 +665,8 @@ class Detector:
 
     def _worlds(self, record: _Record, match: Occurrence | None = None) -> Witnesses:
         """Return the worlds of all that decides what is made; or of what decides about a match."""
-        shared, arrivals = self._shared, dict[int, tuple[int, Occurrence]]()
-        kept = [entry for node in self._nodes for entry in node.kept()]
+        shared, arrivals = self._shared, self._known_events()
         keys = self._root.keys
-        for entry in sorted(kept, key=itemgetter(2)):
-            for leaf in leaves(entry[3]):
-                if leaf.key in keys:
-                    arrivals.setdefault(id(leaf), (entry[2], leaf))
         if record.o is not None and record.o.key in keys:
             arrivals.setdefault(id(record.o), (YET_TO_BE_FED, record.o))
         events = [o for _, o in sorted(arrivals.values(), key=itemgetter(0))] + shared.awaited
@@ -685,6 +690,31 @@ class Detector:
             tuple(self._decisions.values()),
             self._alone,
         )
+
+    def _known_events(self) -> dict[int, tuple[int, Occurrence]]:
+        """Return the primitive events of all that is kept or remembered, with their arrivals."""
+        found = {id(leaf): (arrival, leaf) for arrival, leaf in self._remembered}
+        kept = [entry for node in self._nodes for entry in node.kept()]
+        for entry in sorted(kept, key=itemgetter(2)):
+            for leaf in leaves(entry[3]):
+                if leaf.key in self._root.keys:
+                    found.setdefault(id(leaf), (entry[2], leaf))
+        return found
+
+    def _remember_deciding(self, known: Iterable[tuple[int, Occurrence]]) -> None:
+        """Go on remembering events that decide about what is doubtful: those near to it."""
+        nodes, doubtful = self._nodes, self._shared.doubtful
+        entries = [entry for node in nodes for entry in (*node.kept(), *node.open_entries())]
+        near_us = [
+            (entry[3].low_us - self._durations_us, entry[3].high_us + self._durations_us)
+            for entry in entries
+            if entry[2] in doubtful
+        ]
+        self._remembered = [
+            (arrival, o)
+            for arrival, o in known
+            if any(o.high_us >= low_us and o.low_us <= high_us for low_us, high_us in near_us)
+        ]
 
     def _alone(self) -> Detector:
         """Return a detector of the expression that does not look for worlds."""
@@ -823,6 +853,7 @@ class Detector:
             later.pop()
         elif self._memoryless is not None:
             self._memoryless.withdraw(o)  # it was fed before all that is in the log
+        self._remembered = [each for each in self._remembered if each[1] is not o]
         for record in reversed(later):
             self._do(record, reader, refuses=False)
             self._remember(record)
@@ -873,8 +904,12 @@ class Detector:
         while log and log[0].us < until_us:
             log.popleft()
         self._shared.undoable_step = log[0].step if log else self._shared.step + 1
+        tells_worlds = self._tries_worlds and self._shared.is_inexact
+        known = self._known_events().values() if tells_worlds else ()
         for node in self._nodes:
             node.trim(before_us)
+        if known or self._remembered:
+            self._remember_deciding(known)
         self._trimmed_us = before_us
         oldest = self._oldest
         if len(oldest) > 1_000 and len(oldest) > 4 * self.partials:
@@ -1051,6 +1086,7 @@ class Detector:
                 [arrival, writer.occurrence(o), is_made]
                 for arrival, (o, is_made) in self._decisions.items()
             ],
+            "remembered": [[arrival, writer.occurrence(o)] for arrival, o in self._remembered],
             "awaited": [writer.occurrence(o) for o in self._shared.awaited],
             "reach_us": [self._shared.reach_us, self._shared.late_us],
             "latest_us": self._shared.latest_us,
@@ -1108,6 +1144,7 @@ class Detector:
         self._returned.update(state.get("returned", ()))
         for arrival, number, is_made in state.get("decisions", ()):
             self._decisions[arrival] = (reader.occurrences[number], is_made)
+        self._remembered = [(a, reader.occurrences[n]) for a, n in state.get("remembered", ())]
         shared.follows.update(dict(state.get("follows", ())))
         shared.awaited = [reader.occurrences[number] for number in state.get("awaited", ())]
         shared.reach_us, shared.late_us = state.get("reach_us", (0, 0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -507,3 +508,31 @@ def test_undecided_and_merged_matches_are_told_in_one_order() -> None:
         detector.feed(event_)
     matches = detector.advance(100)
     assert matches or detector.undecided
+
+
+@pytest.mark.parametrize("is_restored", [False, True])
+def test_forgotten_event_that_decides_about_a_doubtful_one_counts_in_worlds(
+    *, is_restored: bool
+) -> None:
+    """A that B follows in time at 3, or times out before C5 which it then takes: never C7."""
+    timed_out = seq(A, B).within(timedelta(microseconds=2)).context("chronicle").timed_out()
+    expression = seq(timed_out, C).context("chronicle")
+    detector = Detector(expression, on_uncertain="possible")
+    detector.advance(0)
+    made: list[Occurrence] = []
+    read_late = Occurrence("A", AccuracyInterval(3, 1, 3), {"text": "A1-3"})
+    for event_ in [read_late, *map(o, ["B4", "C5", "B6", "C7", "A8-11"])]:
+        made += detector.advance(event_.low_us)
+        if event_.low_us == 7:
+            detector.trim(7)  # forgets A and B4, but not that A may have timed out
+            if is_restored:
+                state = json.loads(json.dumps(detector.state()))
+                detector = Detector(expression, on_uncertain="possible")
+                detector.restore(state)
+        made += detector.feed(event_)
+    texts = [[e.params["text"] for part in m.constituents for e in _events_of(part)] for m in made]
+    assert texts == [["A1-3", "C5"]]
+
+
+def _events_of(part: Occurrence) -> list[Occurrence]:
+    return [e for each in part.constituents for e in _events_of(each)] if part.parts else [part]

@@ -16,6 +16,7 @@ from activedb.events._temporal import Periodic, Plus, TimedOut
 
 __all__ = [
     "begins_negated",
+    "durations_of",
     "ends_by_time",
     "horizon_of",
     "is_timed",
@@ -101,6 +102,12 @@ def horizon_of(expression: Expression, bound_us: int | None = None) -> int | Non
         )
         return None if inner_us is None else window_us + inner_us
     return None
+
+
+def durations_of(expression: Expression) -> int:
+    """The sum of all windows, gaps and delays: events further apart do not meet in what ends."""
+    names = ("window_us", "gap_us", "delay_us")
+    return sum(getattr(each, name, None) or 0 for each in walk(expression) for name in names)
 
 
 def _longest(reaches: list[int | None]) -> int | None:
