@@ -1088,6 +1088,7 @@ class Detector:
             ],
             "remembered": [[arrival, writer.occurrence(o)] for arrival, o in self._remembered],
             "awaited": [writer.occurrence(o) for o in self._shared.awaited],
+            "is_inexact": self._shared.is_inexact,
             "reach_us": [self._shared.reach_us, self._shared.late_us],
             "latest_us": self._shared.latest_us,
             "occurrences": writer.occurrences,
@@ -1111,7 +1112,10 @@ class Detector:
                 f"the state is one of {text}, and cannot be restored into {self.expression!r}"
             )
         reader = StateReader(state["occurrences"])
-        self._shared.is_inexact = not all(map(is_exact, reader.occurrences))
+        # Events that came with contemporaries are exact, and what is kept of them is not.
+        self._shared.is_inexact = state.get("is_inexact", False) or not all(
+            map(is_exact, reader.occurrences)
+        )
         if any(o.stamp is not None for o in reader.occurrences):
             self._shared.keeps_ends = True
         for node, data in zip(self._nodes, state["nodes"], strict=True):

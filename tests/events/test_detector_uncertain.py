@@ -536,3 +536,25 @@ def test_forgotten_event_that_decides_about_a_doubtful_one_counts_in_worlds(
 
 def _events_of(part: Occurrence) -> list[Occurrence]:
     return [e for each in part.constituents for e in _events_of(each)] if part.parts else [part]
+
+
+@pytest.mark.parametrize(("skip", "made"), [("to_first", 2), ("to_last", 1)])
+def test_skip_to_one_of_many_that_all_worlds_agree_on(skip: str, made: int) -> None:
+    """A0 B2 B6 is made and skips what begins before B2, or before B6: so not, or so, A4."""
+    expression = seq(A, many(B, 2, 2)).within(timedelta(microseconds=6)).skipping(skip, "B")
+    script = "A0 B1-2 A3-5 B6 B7"
+    for policy in ("certain", "possible"):
+        assert run(expression, script, policy) == ["A0 B1-2 B6", "A3-5 B6 B7"][:made]
+
+
+def test_skip_of_events_fed_with_contemporaries_is_in_the_state() -> None:
+    """Restored, it knows that C1 has skipped A0 and B0, though all timestamps are exact."""
+    expression = seq(all_of(A, B), C).within(9).skipping("to_first", "C")
+    detector = Detector(expression, on_uncertain="possible")
+    first, second, third, last = map(o, ["A0", "B0", "C1", "C4"])
+    assert not detector.feed(first, None, [second])
+    assert not detector.feed(second)
+    assert len(detector.feed(third)) == 1
+    again = Detector(expression, on_uncertain="possible")
+    again.restore(json.loads(json.dumps(detector.state())))
+    assert not again.feed(last)

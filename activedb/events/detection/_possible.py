@@ -327,7 +327,8 @@ class Exclusion:
         if self.skip is SkipTo.PAST_LAST:
             last = r.entries[-1]
             return first[2] == last[2] or not behind(last, first)
-        return any(t[2] != first[2] and not behind(t, first) for t in self._targets(r))
+        before = [t[2] != first[2] and not behind(t, first) for t in self._targets(r)]
+        return bool(before) and (any if self.skip is SkipTo.LAST else all)(before)
 
     def _skips(self, m: Possible, c: Possible) -> bool:
         """Return whether m, which is made, skips c for certain."""
@@ -340,8 +341,8 @@ class Exclusion:
         if self.skip is SkipTo.PAST_LAST:
             last = m.entries[-1]
             return first[2] == last[2] or behind(first, last)
-        targets = self._targets(m)
-        return bool(targets) and all(behind(first, t) for t in targets)
+        before = [behind(first, t) for t in self._targets(m)]
+        return bool(before) and (any if self.skip is SkipTo.LAST else all)(before)
 
     def _targets(self, c: Possible) -> list[Entry]:
         return [] if self.target is None else constituents((c.candidate[self.target],))
