@@ -391,8 +391,16 @@ class Detector:
         made = self._do(record, reader)
         last = self._log[-1] if self._log else None
         is_marked, self._is_marked = self._is_marked, False
-        if last is not None and last.o is None and last.us <= us and not is_marked:
+        if (
+            last is not None
+            and last.o is None
+            and last.chosen is None
+            and last.us <= us
+            and not is_marked
+            and not (last.opened and record.opened)  # done again, they are two choices
+        ):
             last.us = us
+            last.opened += record.opened
             last.journal += record.journal
             last.said.update(record.said)
         else:

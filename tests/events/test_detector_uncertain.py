@@ -558,3 +558,36 @@ def test_skip_of_events_fed_with_contemporaries_is_in_the_state() -> None:
     again = Detector(expression, on_uncertain="possible")
     again.restore(json.loads(json.dumps(detector.state())))
     assert not again.feed(last)
+
+
+def test_steps_of_time_stay_apart_when_an_event_is_withdrawn() -> None:
+    """Each has left a choice open; done again, they leave the same two."""
+    expression = seq(A, ~N).within(timedelta(microseconds=5))
+    texts = ["A0-2", "A10-12", "N4-6", "N14-16", "A40"]
+    with_it, without = (Detector(expression, on_uncertain="certain") for _ in range(2))
+    withdrawn = o("A1")
+    for detector in (with_it, without):
+        if detector is with_it:
+            detector.feed(withdrawn)
+        for event_ in map(o, texts):
+            detector.feed(event_)
+        for us in (9, 20):
+            detector.advance(us)
+    with_it.withdraw(withdrawn)
+    choices = [[len(each.candidates) for each in d.undecided] for d in (with_it, without)]
+    assert choices == [[1, 1], [1, 1]]
+
+
+def test_time_told_after_a_decision_is_told_again_when_an_event_is_withdrawn() -> None:
+    expression = (seq(A, B) | seq(A, ~N).within(timedelta(microseconds=50))).context("chronicle")
+    detector = Detector(expression, on_uncertain="certain")
+    withdrawn = o("N300")
+    detector.feed(withdrawn)
+    detector.feed(o("A0-10"))
+    detector.feed(o("B5-15"))
+    (choice,) = detector.undecided
+    detector.resolve(choice.identity, choice.candidates[:1])
+    made = detector.advance(100)
+    detector.withdraw(withdrawn)
+    assert len(made) == 1
+    assert not detector.advance(101)
