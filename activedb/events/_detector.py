@@ -1097,6 +1097,7 @@ class Detector:
             "remembered": [[arrival, writer.occurrence(o)] for arrival, o in self._remembered],
             "awaited": [writer.occurrence(o) for o in self._shared.awaited],
             "is_inexact": self._shared.is_inexact,
+            "keeps_ends": self._shared.keeps_ends,
             "reach_us": [self._shared.reach_us, self._shared.late_us],
             "latest_us": self._shared.latest_us,
             "occurrences": writer.occurrences,
@@ -1124,8 +1125,9 @@ class Detector:
         self._shared.is_inexact = state.get("is_inexact", False) or not all(
             map(is_exact, reader.occurrences)
         )
-        if any(o.stamp is not None for o in reader.occurrences):
-            self._shared.keeps_ends = True
+        self._shared.keeps_ends |= state.get("keeps_ends", False) or any(
+            o.stamp is not None for o in reader.occurrences
+        )
         for node, data in zip(self._nodes, state["nodes"], strict=True):
             if data is not None:
                 node.read(data, reader)
