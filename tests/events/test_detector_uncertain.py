@@ -591,3 +591,21 @@ def test_time_told_after_a_decision_is_told_again_when_an_event_is_withdrawn() -
     detector.withdraw(withdrawn)
     assert len(made) == 1
     assert not detector.advance(101)
+
+
+@pytest.mark.parametrize("policy", ["certain", "possible"])
+def test_windows_of_events_that_a_clock_orders_in_one_microsecond_end_in_one_step(
+    policy: str,
+) -> None:
+    """Both windows end at 7: the first match skips the second, as of A3 and A3 without a clock."""
+    expression = seq(A, B, ~N).within(timedelta(microseconds=4)).skipping("to_last", "B")
+    clock = LocalClock("started at noon")
+    stamps = [AccuracyInterval(3, 3, 3, node="n", local_us=us, local_clock=clock) for us in (5, 8)]
+    first, second = (Occurrence("A", stamp, {"text": str(stamp.local_us)}) for stamp in stamps)
+    detector = Detector(expression, on_uncertain=policy)
+    made: list[Occurrence] = []
+    for event_ in (first, second, o("B5")):
+        made += detector.feed(event_)
+    made += detector.advance(30)
+    texts = [[part.params["text"] for part in match.constituents] for match in made]
+    assert texts == [["5", "B5"]]
