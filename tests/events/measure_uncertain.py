@@ -1,10 +1,10 @@
 """Count the wrong matches among those that are made of events with uncertain times.
 
-``python -m tests.events.measure_uncertain [--streams N] [--seed TEXT]`` prints a table: for each
-expression and way of telling, *wrong / made*, and how many of the matches at the true times were
-made; wrong is what is not made at the true times. Three producers, each with errors of its own up
-to 3 s either way, send some 30 events each stream. They are fed as streams with producers do
-(`telling.py`), by each policy; and to `detect`.
+``python -m tests.events.measure_uncertain [--streams N] [--seed TEXT] [NAME …]`` prints a table:
+for each expression (or for those named) and way of telling, *wrong / made*, and how many of the
+matches at the true times were made; wrong is what is not made at the true times. Three producers,
+each with errors of its own up to 3 s either way, send some 30 events each stream. They are fed as
+streams with producers do (`telling.py`), by each policy; and to `detect`.
 """
 
 from __future__ import annotations
@@ -121,9 +121,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--streams", type=int, default=40)
     parser.add_argument("--seed", default="1")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="rows of the table; default: all")
     options = parser.parse_args()
+    unknown = [name for name in options.names if name not in EXPRESSIONS]
+    if unknown:
+        parser.error(f"no row is called {unknown[0]!r}; there are: {', '.join(EXPRESSIONS)}")
     print(f"{'wrong/made, share of the true ones':24}" + "".join(f"{way:>18}" for way in WAYS))
-    for name, expression in EXPRESSIONS.items():
+    for name in options.names or EXPRESSIONS:
+        expression = EXPRESSIONS[name]
         counts = measured(expression, options.streams, options.seed)
         print(f"{name:24}" + "".join(f"{counts[way]!s:>18}" for way in WAYS), flush=True)
 
