@@ -594,10 +594,14 @@ def test_time_told_after_a_decision_is_told_again_when_an_event_is_withdrawn() -
 
 
 @pytest.mark.parametrize("policy", ["certain", "possible"])
+@pytest.mark.parametrize("high_us", [3, 5])
 def test_windows_of_events_that_a_clock_orders_in_one_microsecond_end_in_one_step(
-    policy: str,
+    policy: str, high_us: int
 ) -> None:
-    """Both windows end at 7: the first match skips the second, as of A3 and A3 without a clock."""
+    """Both windows end at 7: the first match skips the second, as of A3 and A3 without a clock.
+
+    Also if only the clock says that the first has happened at 3.
+    """
     expression = seq(A, B, ~N).within(timedelta(microseconds=4)).skipping("to_last", "B")
     clock = LocalClock("started at noon")
     stamps = [AccuracyInterval(3, 3, 3, node="n", local_us=us, local_clock=clock) for us in (5, 8)]

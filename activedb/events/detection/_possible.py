@@ -216,7 +216,6 @@ class Exclusion:
         if r.is_closed:
             a, b = r.entries[0], c.entries[0]
             relation = self.relation
-            # Of two that a clock orders within one microsecond, the windows end at one time.
             return self.is_one_step(r, c) or not (
                 relation.precedes(a[3], b[3]) or relation.precedes(b[3], a[3])
             )
@@ -226,8 +225,7 @@ class Exclusion:
         """Return whether one step completes both for certain."""
         if r.is_closed and c.is_closed:
             a, b = r.entries[0], c.entries[0]
-            begun = self.relation.begins(a[3])
-            return a[2] == b[2] or (begun[0] == begun[1] and begun == self.relation.begins(b[3]))
+            return a[2] == b[2] or self.relation.begin_together(a[3], b[3])
         return (
             r.is_closed is c.is_closed
             and len(r.ends) == len(c.ends) == 1

@@ -39,6 +39,14 @@ class Relation:
             return o.low_us, o.high_us
         return max([leaf.low_us for leaf in moments(o)]), o.high_us
 
+    def begin_together(self, a: Occurrence, b: Occurrence) -> bool:
+        """Whether two begin in one microsecond for certain, also if a clock orders them in it."""
+        x, y = self.begins(a), self.begins(b)
+        return (x == y and x[0] == x[1]) or any(
+            first_us[0] == then_us[1] and self.precedes(first, then)
+            for first, first_us, then, then_us in ((a, x, b, y), (b, y, a, x))
+        )
+
     def precedes(self, a: Occurrence, b: Occurrence) -> bool:
         """Whether a is before b for certain."""
         if not (a.parts or b.parts):
