@@ -594,14 +594,10 @@ def test_time_told_after_a_decision_is_told_again_when_an_event_is_withdrawn() -
 
 
 @pytest.mark.parametrize("policy", ["certain", "possible"])
-@pytest.mark.parametrize("high_us", [3, 5])
 def test_windows_of_events_that_a_clock_orders_in_one_microsecond_end_in_one_step(
-    policy: str, high_us: int
+    policy: str,
 ) -> None:
-    """Both windows end at 7: the first match skips the second, as of A3 and A3 without a clock.
-
-    Also if only the clock says that the first has happened at 3.
-    """
+    """Both windows end at 7: the first match skips the second, as of A3 and A3 without a clock."""
     expression = seq(A, B, ~N).within(timedelta(microseconds=4)).skipping("to_last", "B")
     clock = LocalClock("started at noon")
     stamps = [AccuracyInterval(3, 3, 3, node="n", local_us=us, local_clock=clock) for us in (5, 8)]
@@ -613,3 +609,23 @@ def test_windows_of_events_that_a_clock_orders_in_one_microsecond_end_in_one_ste
     made += detector.advance(30)
     texts = [[part.params["text"] for part in match.constituents] for match in made]
     assert texts == [["5", "B5"]]
+
+
+@pytest.mark.parametrize("policy", ["certain", "possible"])
+def test_event_that_only_a_clock_puts_into_the_microsecond_of_another_goes_first(
+    policy: str,
+) -> None:
+    """The clock says that A1-3 has happened at 1, before A1: of one step, it is chosen."""
+    clock = LocalClock("started at noon")
+    first, second = (
+        Occurrence(
+            "A",
+            AccuracyInterval(1, 1, high_us, node="n", local_us=local_us, local_clock=clock),
+            {"text": f"A1-{high_us}"},
+        )
+        for high_us, local_us in ((3, 2), (1, 7))
+    )
+    expression = seq(A, ~N).within(timedelta(microseconds=3)).context("chronicle")
+    detector = Detector(expression, on_uncertain=policy)
+    made = [*detector.feed(first, None, [second]), *detector.feed(second), *detector.advance(30)]
+    assert [match.parts["A"].params["text"] for match in made] in ([], ["A1-3"])
