@@ -709,8 +709,13 @@ class Detector:
                     found.setdefault(id(leaf), (entry[2], leaf))
         return found
 
-    def _remember_deciding(self, known: Iterable[tuple[int, Occurrence]]) -> None:
-        """Go on remembering events that decide about what is doubtful: those near to it."""
+    def _remember_deciding(self, known: Mapping[int, tuple[int, Occurrence]]) -> None:
+        """Go on remembering events that decide about what is doubtful: those near to it.
+
+        `known` is what was known before something was forgotten.
+        """
+        self._remembered = []
+        kept = self._known_events()
         nodes, doubtful = self._nodes, self._shared.doubtful
         entries = [entry for node in nodes for entry in (*node.kept(), *node.open_entries())]
         near_us = [
@@ -720,8 +725,9 @@ class Detector:
         ]
         self._remembered = [
             (arrival, o)
-            for arrival, o in known
-            if any(o.high_us >= low_us and o.low_us <= high_us for low_us, high_us in near_us)
+            for number, (arrival, o) in known.items()
+            if number not in kept
+            and any(o.high_us >= low_us and o.low_us <= high_us for low_us, high_us in near_us)
         ]
 
     def _alone(self) -> Detector:
@@ -913,10 +919,10 @@ class Detector:
             log.popleft()
         self._shared.undoable_step = log[0].step if log else self._shared.step + 1
         tells_worlds = self._tries_worlds and self._shared.is_inexact
-        known = self._known_events().values() if tells_worlds else ()
+        known = self._known_events() if tells_worlds else {}
         for node in self._nodes:
             node.trim(before_us)
-        if known or self._remembered:
+        if known:
             self._remember_deciding(known)
         self._trimmed_us = before_us
         oldest = self._oldest
@@ -934,6 +940,7 @@ class Detector:
                 shared.is_inexact = False
                 shared.reach_us = shared.late_us = 0
                 self._decisions.clear()
+                self._remembered.clear()
                 journal: Journal = log[-1].journal if log else []
                 for node in self._nodes:
                     node.become_exact(journal)
