@@ -75,7 +75,17 @@ class _Choice:
 class _Record:
     """A step that can be undone: an event that was fed, an advance of time, a decision."""
 
-    __slots__ = ("chosen", "contemporaries", "journal", "o", "opened", "said", "step", "us")
+    __slots__ = (
+        "chosen",
+        "contemporaries",
+        "is_idle",
+        "journal",
+        "o",
+        "opened",
+        "said",
+        "step",
+        "us",
+    )
 
     def __init__(
         self,
@@ -93,6 +103,7 @@ class _Record:
         self.step = 0
         self.chosen: tuple[str, tuple[int, ...]] | None = None
         self.opened: list[str] = []
+        self.is_idle = False  # an advance at which nothing was due
 
 
 class Detector:
@@ -393,14 +404,12 @@ class Detector:
         is_marked, self._is_marked = self._is_marked, False
         if (
             last is not None
-            and last.o is None
-            and last.chosen is None
+            and last.is_idle
+            and record.is_idle  # done again together, two steps might leave one choice
             and last.us <= us
             and not is_marked
-            and not (last.opened and record.opened)  # done again, they are two choices
         ):
             last.us = us
-            last.opened += record.opened
             last.journal += record.journal
             last.said.update(record.said)
         else:
@@ -451,7 +460,9 @@ class Detector:
             moment = Moment(o, reader, journal, record.said, contemporaries=record.contemporaries)
             return self._evaluate(moment)
         made: list[Entry] = []
+        record.is_idle = True
         while due := timers.take_first(record.us, journal):
+            record.is_idle = False
             us, index, _ = due[0]
             tick = self._clocks.tick(index, us, timers, journal)
             called = tuple([timer[2] for timer in due])

@@ -12,6 +12,7 @@ from activedb.errors import BadEvent, PatternError, UncertainOrder
 from activedb.events import (
     Detector,
     Expression,
+    Network,
     Occurrence,
     all_of,
     decode_undecided,
@@ -560,21 +561,23 @@ def test_skip_of_events_fed_with_contemporaries_is_in_the_state() -> None:
     assert not again.feed(last)
 
 
-def test_steps_of_time_stay_apart_when_an_event_is_withdrawn() -> None:
-    """Each has left a choice open; done again, they leave the same two."""
+@pytest.mark.parametrize("withdrawn", [["A1"], ["N3", "N13"]])
+def test_steps_of_time_stay_apart_when_events_are_withdrawn(withdrawn: list[str]) -> None:
+    """Each leaves a choice open, also if the events withdrawn had kept them from it."""
     expression = seq(A, ~N).within(timedelta(microseconds=5))
     texts = ["A0-2", "A10-12", "N4-6", "N14-16", "A40"]
-    with_it, without = (Detector(expression, on_uncertain="certain") for _ in range(2))
-    withdrawn = o("A1")
-    for detector in (with_it, without):
-        if detector is with_it:
-            detector.feed(withdrawn)
+    with_them, without = (Detector(expression, on_uncertain="certain") for _ in range(2))
+    events = [o(text) for text in withdrawn]
+    for event_ in events:
+        with_them.feed(event_)
+    for detector in (with_them, without):
         for event_ in map(o, texts):
             detector.feed(event_)
         for us in (9, 20):
             detector.advance(us)
-    with_it.withdraw(withdrawn)
-    choices = [[len(each.candidates) for each in d.undecided] for d in (with_it, without)]
+    for event_ in events:
+        with_them.withdraw(event_)
+    choices = [[len(each.candidates) for each in d.undecided] for d in (with_them, without)]
     assert choices == [[1, 1], [1, 1]]
 
 
@@ -629,3 +632,21 @@ def test_event_that_only_a_clock_puts_into_the_microsecond_of_another_goes_first
     detector = Detector(expression, on_uncertain=policy)
     made = [*detector.feed(first, None, [second]), *detector.feed(second), *detector.advance(30)]
     assert [match.parts["A"].params["text"] for match in made] in ([], ["A1-3"])
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_what_a_strict_sequence_keeps_is_told_apart_if_its_part_is_shared(
+    *, is_shared: bool
+) -> None:
+    """C5-6 may come between B4-6 and C7: then A0-2 B4-6 C7 is not made."""
+    network = Network()
+    expression = seq(seq(A, B), C).selecting("strict")
+    detectors = [
+        Detector(expression, on_uncertain="certain", network=network) for _ in range(1 + is_shared)
+    ]
+    events = [o(text) for text in ("A0-2", "B4-6", "C5-6", "C7")]
+    for detector in detectors:
+        for number, event_ in enumerate(events):
+            waiting = events[3:] if number == 2 else events[2:3] if number == 1 else []
+            assert not detector.feed(event_, None, waiting)
+        assert detector.undecided

@@ -258,6 +258,10 @@ class SharedNode(Node):
             own.keeps_ends, own.is_inexact = True, self.shared.is_inexact
             own.policy = self.shared.policy  # the hub may have been another's
             own.awaited, own.late_us = self.shared.awaited, self.shared.late_us
+            if own.arrivals is not self.shared.arrivals:
+                # From now on an event has one arrival here and above, and no composite has it.
+                least = max(next(own.arrivals), next(self.shared.arrivals))
+                own.arrivals = self.shared.arrivals = count(least)
             before = self.hub.node.partials
             made_alone = self.hub.node.evaluate(moment)
             self.has_kept(self.hub.node.partials - before)
