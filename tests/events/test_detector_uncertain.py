@@ -650,3 +650,18 @@ def test_what_a_strict_sequence_keeps_is_told_apart_if_its_part_is_shared(
             waiting = events[3:] if number == 2 else events[2:3] if number == 1 else []
             assert not detector.feed(event_, None, waiting)
         assert detector.undecided
+
+
+def test_matches_of_several_keys_that_one_moment_completes_are_ordered_if_some_are_merged() -> None:
+    """Two windows of one key end at 6 and are merged, and one of another key."""
+    part = seq(B, ~N).same("w").within(timedelta(microseconds=5))
+    expression = some_of(1, C, part).same("w").context("cumulative")
+    detector = Detector(expression, on_uncertain="certain")
+    events = [
+        Occurrence("B", AccuracyInterval(1, 1, 1), {"w": w, "text": text})
+        for w, text in ((0, "first"), (1, "other"), (0, "second"))
+    ]
+    for number, event_ in enumerate(events):
+        detector.feed(event_, None, events[number + 1 :])
+    made = [list(map(str, match.parts)) for match in detector.advance(9)]
+    assert len(made) == 2

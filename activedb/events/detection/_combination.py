@@ -392,8 +392,13 @@ class CombinationNode(Node):
     def entries_of(self, judged: list[tuple[Candidate, Entry]], groups: int) -> list[Entry]:
         """Return the entries judged in so many groups, in the order of preference."""
         if groups > 1:
-            judged.sort(key=lambda item: self.order(item[0]))
+            judged.sort(key=lambda item: self.order_of_judged(item[0]))
         return [entry for _, entry in judged]
+
+    def order_of_judged(self, candidate: Candidate) -> Any:
+        """The sort key of a candidate, also beside such as were merged (cumulative)."""
+        merges = self.chooser.cumulates and not self.times_out
+        return self.order(cumulated([candidate]) if merges else candidate)
 
     def occurrence_of(self, possible: Possible) -> Entry:
         """The composite occurrence of a possible match."""

@@ -10,7 +10,7 @@ from activedb.errors import BadEvent
 from activedb.events._choices import Context
 from activedb.events._undecided import Rivals
 from activedb.events.detection._choice import cumulated
-from activedb.events.detection._entry import Candidate, Entry, place_of
+from activedb.events.detection._entry import Entry, place_of
 from activedb.events.detection._journal import Journal, add
 from activedb.events.detection._possible import Exclusion, Possible
 from activedb.events.detection._skips import covers
@@ -106,12 +106,8 @@ class Ledger:
             journal.append((setattr, (group, "possible", before)))
             if after:
                 self.node.groups.expire_at(group, min(e.entries[-1][0] for e in after))
-        new.sort(key=lambda item: self.node.order(self._merged_form(item[0].candidate)))
+        new.sort(key=lambda item: self.node.order_of_judged(item[0].candidate))
         return new
-
-    def _merged_form(self, candidate: Candidate) -> Candidate:
-        """A candidate in the form in which those that were merged can be compared with it."""
-        return cumulated([candidate]) if self.context is Context.CUMULATIVE else candidate
 
     # -- what is decided already ---------------------------------------------------------------
 
