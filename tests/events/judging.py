@@ -21,10 +21,12 @@ from activedb.events import (
     Periodic,
     Plus,
     Query,
+    Selection,
     TimedOut,
     precedes,
 )
 from activedb.events import Sequence as Sequence_
+from activedb.events.detection._traits import is_timed
 
 from .telling import Outcome, numbered
 from .worlds import (
@@ -167,9 +169,18 @@ class Case:
     def is_known(self) -> bool:
         """Whether nothing may be missed: completeness is claimed of expressions that are flat.
 
-        And if the timestamps of any two events tell how these lie to each other.
+        And if the timestamps of any two events tell how these lie to each other. Not of sequences
+        that the end of a window completes and that select next or strict: of those that one end
+        completes, which is selected may stay open.
         """
-        if len(self.worlds) > 1 or not is_flat(self.expression):
+        expression = self.expression
+        if len(self.worlds) > 1 or not is_flat(expression):
+            return False
+        if (
+            isinstance(expression, Sequence_)
+            and is_timed(expression)
+            and expression.selection is not Selection.ANY
+        ):
             return False
         differences_us = durations(self.expression, END_US)
         pairs = combinations(self.events, 2)
