@@ -7,6 +7,7 @@ that shows it; the same happens again with the printed ``ACTIVEDB_TEST_SEED``.
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -41,6 +42,8 @@ from activedb.events import (
     some_of,
 )
 from activedb.events import Sequence as Seq
+from activedb.events._undecided import text_of
+from activedb.events.detection._node import Shared
 from activedb.events.terms import part
 
 from .generation import CONTEXTS, Plan, random_expression
@@ -440,6 +443,52 @@ def check_same(
             f"(ACTIVEDB_TEST_SEED={SEED})",
             pytrace=False,
         )
+
+
+IN_STATE = ("is_inexact", "keeps_ends", "reach_us", "late_us", "latest_us", "gone", "follows")
+"""What of `Shared` is in a detector's state as it is."""
+OTHERWISE_IN_STATE = ("arrivals", "awaited", "doubtful", "timers")
+NOT_IN_STATE = ("bound", "decided", "fresh", "misses", "policy", "step", "undoable_step")
+"""Given to a new detector, or of one step, or about undoing, which ends with a restart."""
+
+
+def test_all_that_nodes_share_is_in_the_state_or_said_not_to_be() -> None:
+    assert set(Shared.__slots__) == {*IN_STATE, *OTHERWISE_IN_STATE, *NOT_IN_STATE}
+
+
+@pytest.mark.parametrize("operator", list(VARIANTS))
+def test_restored_detector_knows_what_the_original_knew(operator: str) -> None:
+    for case, random in cases(operator, "restored"):
+        policy = random.choice(["certain", "possible"])
+        original = Detector(case.expression, on_uncertain=policy)
+        original.advance(0)
+        for number, o in enumerate(case.events):
+            least_us = min(other.low_us for other in case.events[number:])
+            original.advance(least_us)
+            if random.random() < 0.3:
+                original.trim(least_us)
+            waiting = [other for other in case.events[number + 1 :] if not precedes(o, other)]
+            original.feed(o, None, waiting)
+            restored = Detector(case.expression, on_uncertain=policy)
+            restored.restore(json.loads(json.dumps(original.state())))
+            assert known_of(restored) == known_of(original), f"{case} (ACTIVEDB_TEST_SEED={SEED})"
+
+
+def known_of(detector: Detector) -> dict[str, Any]:
+    """What decides about what it makes next, apart from what its nodes keep."""
+    shared = detector._shared
+    return {name: getattr(shared, name) for name in IN_STATE} | {
+        "awaited": list(map(text_of, shared.awaited)),
+        "doubtful": sorted(shared.doubtful),
+        "timers": shared.timers.in_order(),
+        "open": {identity: len(each.entries) for identity, each in detector._open.items()},
+        "refuted": detector._refuted & shared.doubtful.keys(),
+        "decisions": sorted(detector._decisions),
+        "remembered": [(arrival, text_of(o)) for arrival, o in detector._remembered],
+        "told": (detector._told_us, detector._advanced_us),
+        "dropped": detector.dropped,
+        "kept": [[entry[2] for entry in node.kept()] for node in detector._nodes],
+    }
 
 
 class Oracle:
