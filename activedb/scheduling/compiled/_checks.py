@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from activedb.compiler import jit
 from activedb.errors import AccessError
 from activedb.scheduling._tables import SharedTable
 from activedb.scheduling.compiled._batch import Column, EventBatch, Ints
@@ -35,11 +34,11 @@ class Checker:
 
     def codes(self, batch: EventBatch) -> Ints:
         """Per event the place of its type in the program; -1: it has none."""
-        places = {name: place for place, name in enumerate(self._layout.program.types)}
-        numbers = np.array([places.get(name, -1) for name in batch.types], np.int64)
-        if np.array_equal(numbers, np.arange(len(numbers))):
+        known = tuple(self._layout.program.types)
+        if batch.types == known:
             return batch.codes
-        return numbers[batch.codes]
+        places = {name: place for place, name in enumerate(known)}
+        return np.array([places.get(name, -1) for name in batch.types], np.int64)[batch.codes]
 
     def check(
         self, batch: EventBatch, codes: Ints, punctuation_us: int | None
@@ -82,8 +81,9 @@ class Checker:
         for use, concerned in self._uses:
             keys = columns[self._layout.columns.index((use.name, True))]
             size = use.table.size or 0
-            if use.name in batch.params and outside(codes, concerned, keys, size):
-                bad = concerned[codes] & (codes >= 0) & ((keys < 0) | (keys >= size))
+            unsigned = keys.view(np.uint64)  # negative ones are large
+            if use.name in batch.params and len(keys) and unsigned.max() >= size:
+                bad = concerned[codes] & (codes >= 0) & (unsigned >= size)
                 refuse(bad, lambda row, use=use: _reason(use, given[use.name], row))
         return columns, reasons
 
@@ -117,14 +117,3 @@ def _reason(use: KeyUse, column: Column, row: int) -> str:
     except AccessError as error:
         return f"AccessError: {error}"
     raise AssertionError("a key was refused that is one")
-
-
-@jit
-def outside(codes: Ints, concerned: Column, keys: Ints, size: int) -> int:
-    """How many keys of types that are concerned are none of a table of this size."""
-    found = 0
-    for row in range(len(codes)):
-        code = codes[row]
-        if code >= 0 and concerned[code] and not 0 <= keys[row] < size:
-            found += 1
-    return found

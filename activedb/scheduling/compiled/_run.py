@@ -180,12 +180,14 @@ class ColumnRun:
         """Rows that are to wait, and what is refused."""
         codes = self._checker.codes(batch)
         columns, reasons = self._checker.check(batch, codes, self.punctuation_us)
+        arrivals = np.arange(self._arrivals + 1, self._arrivals + 1 + len(batch))
+        rows = Rows(codes, batch.us, arrivals, batch.ids, batch.params, columns)
+        if not reasons:
+            return rows, []
         kept = np.ones(len(batch), np.bool_)
         kept[list(reasons)] = False
-        arrivals = np.cumsum(kept) + self._arrivals
-        rows = Rows(codes, batch.us, arrivals, batch.ids, batch.params, columns)
-        if reasons:
-            rows = rows.take(kept)
+        rows = rows.take(kept)
+        rows.arrivals = arrivals[: len(rows)]
         return rows, [ColumnRefusal(row, reasons[row]) for row in sorted(reasons)]
 
     def _nothing(self) -> Rows:
