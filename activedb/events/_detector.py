@@ -1139,9 +1139,11 @@ class Detector:
                 f"the state is one of {text}, and cannot be restored into {self.expression!r}"
             )
         reader = StateReader(state["occurrences"])
-        # Events that came with contemporaries are exact, and what is kept of them is not.
-        self._shared.is_inexact = state.get("is_inexact", False) or not all(
-            map(is_exact, reader.occurrences)
+        # States of early versions lack it: what they keep shows it, but for contemporaries.
+        self._shared.is_inexact = state.get(
+            "is_inexact",
+            not all(map(is_exact, reader.occurrences))
+            or any(state.get(name) for name in ("undecided", "doubtful", "awaited")),
         )
         self._shared.keeps_ends |= state.get("keeps_ends", False) or any(
             o.stamp is not None for o in reader.occurrences
@@ -1181,8 +1183,6 @@ class Detector:
         shared.awaited = [reader.occurrences[number] for number in state.get("awaited", ())]
         shared.reach_us, shared.late_us = state.get("reach_us", (0, 0))
         shared.latest_us = state.get("latest_us", shared.latest_us)
-        if self._open or shared.doubtful or shared.awaited:
-            shared.is_inexact = True
 
 
 def _parts_of(o: Occurrence) -> Mapping[str, Any]:
