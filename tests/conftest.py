@@ -81,6 +81,20 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         archive.unlink(missing_ok=True)
 
 
+@pytest.fixture(autouse=True)
+def own_settings() -> Iterator[None]:
+    """Give back the settings in the environment, whoever has changed them in this test."""
+    before = _settings()
+    yield
+    for name in _settings().keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
+
+
+def _settings() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith("ACTIVEDB_")}
+
+
 @pytest.fixture(scope="session")
 def scale() -> int:
     """How many times the default work a test should do (``ACTIVEDB_TEST_SCALE``)."""

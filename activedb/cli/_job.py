@@ -20,7 +20,7 @@ from activedb.errors import ActiveDBError, ConfigurationError, DefinitionError
 from activedb.streams import Staged, Stream
 from activedb.trust import check_trusted
 
-__all__ = ["Options", "databases_of", "feed_class", "feed_stream", "opened", "run_job"]
+__all__ = ["Options", "all_opened", "feed_class", "feed_stream", "opened", "run_job"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ def feed_class() -> Any:
 
 
 def _load(options: Options) -> tuple[Database, Stream]:
-    databases = databases_of(options.file)
+    databases = _databases_of(options.file)
     streams = {s.name: (db, s) for db in databases for s in db.streams}
     names = ", ".join(streams) or "none"
     if options.stream is not None:
@@ -145,7 +145,7 @@ def _load(options: Options) -> tuple[Database, Stream]:
     return next(iter(streams.values()))
 
 
-def databases_of(file: Path) -> list[Database]:
+def _databases_of(file: Path) -> list[Database]:
     """Run a user's file; the databases that it makes, each once.
 
     Raises
@@ -166,18 +166,39 @@ def opened(file: Path | None, url: str | None) -> Iterator[Database]:
         with connect(url) as db:
             yield db
         return
-    if url is not None:
-        os.environ["ACTIVEDB_URL"] = url
-    with ExitStack() as open_ones:
-        databases = databases_of(file)
-        for db in databases:
-            open_ones.enter_context(db)
+    with all_opened(file, url) as databases:
         if len(databases) > 1:
             raise DefinitionError(
                 f"{file} opens {len(databases)} databases; look at one at a time, with a file of "
                 f"its own"
             )
         yield databases[0]
+
+
+@contextmanager
+def all_opened(file: Path, url: str | None) -> Iterator[list[Database]]:
+    """All databases that a file opens: at a URL, if it names none and one is given here."""
+    with ExitStack() as open_ones:
+        if url is not None:
+            open_ones.enter_context(_by_default(url))
+        databases = _databases_of(file)
+        for db in databases:
+            open_ones.enter_context(db)
+        yield databases
+
+
+@contextmanager
+def _by_default(url: str) -> Iterator[None]:
+    """Have `connect` take a URL; the environment is as it was afterwards."""
+    before = os.environ.get("ACTIVEDB_URL")
+    os.environ["ACTIVEDB_URL"] = url
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop("ACTIVEDB_URL", None)
+        else:
+            os.environ["ACTIVEDB_URL"] = before
 
 
 def _execute(file: Path) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, redirect_stdout, suppress
@@ -15,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from activedb.cli._job import databases_of, opened
+from activedb.cli._job import all_opened, opened
 from activedb.cli._report import Reporter
 from activedb.errors import ConfigurationError, DefinitionError
 
@@ -289,12 +288,11 @@ def _analysis(
     `reasons` gets why some of them are in quarantine, `columns` those of each declared table,
     `decisions` those of each rule that are open.
     """
-    os.environ["ACTIVEDB_URL"] = "memory://" if url is None else url
     with ExitStack() as open_ones:
         with redirect_stdout(sys.stderr):
-            databases = databases_of(file)
-        for db in databases:
-            open_ones.enter_context(db)
+            databases = open_ones.enter_context(
+                all_opened(file, "memory://" if url is None else url)
+            )
         found = [analysis for db in databases if (analysis := db.analyze_rules()).rules]
         if len(found) > 1:
             raise DefinitionError(

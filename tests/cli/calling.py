@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import dataclass
 from typing import Any
@@ -44,8 +45,10 @@ class Caller:
         # As the program is started, however these tests are: else it is "python -m pytest".
         self._monkeypatch.setattr(sys.modules["__main__"], "__package__", None)
         self._capsys.readouterr()
+        settings = dict(os.environ)
         with pytest.raises(SystemExit) as ended:
             main()
+        assert os.environ == settings  # it would be told to what runs next here
         out, err = self._capsys.readouterr()
         assert isinstance(ended.value.code, int)
         return Said(ended.value.code, out, err)
