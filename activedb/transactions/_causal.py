@@ -177,6 +177,7 @@ class CausalHierarchy(Hierarchy):
                 for key in keys:
                     self._seen.get(spec, {}).pop(key, None)
                     self._exclusive.get(spec, set()).discard(key)
+                    self._brought.get(spec, set()).discard(key)
         if freed and not self._is_alone:
             self.cause.hierarchy.take_back(self, freed)
 

@@ -112,6 +112,33 @@ def test_what_an_aborted_rule_has_read_through_a_causal_one_is_read_anew(
         assert t.get(a, 1) == {"id": 1, "balance": 21}
 
 
+@pytest.mark.parametrize("asks", ["for update", "shared"])
+def test_what_an_aborted_rule_has_read_is_not_taken_from_the_trigger_of_its_trigger(
+    ledger: Ledger, asks: str
+) -> None:
+    """The rule between them has no lock on that row: its own end must not matter to who writes."""
+    steps, a = Steps(), ledger.accounts
+
+    @ledger.db.rule(on=adb.event("FIRST"), coupling="causal")
+    def first(t: Transaction, o: Occurrence) -> None:
+        ledger.db.signal("SECOND")
+        steps.wait("written")
+        raise ZeroDivisionError
+
+    @ledger.db.rule(on=adb.event("SECOND"), coupling="causal")
+    def second(t: Transaction, o: Occurrence) -> None:
+        t.get(a, 1, for_update=asks == "for update")
+        raise ZeroDivisionError
+
+    with ledger.db.transaction() as t:
+        ledger.db.signal("FIRST")
+        until(lambda: ledger.db.counters().get("transactions_aborted", 0) == 1)
+        t.update(a, 1, balance=7)
+        steps.reach("written")
+        until(lambda: ledger.db.counters().get("transactions_aborted", 0) == 2)
+    assert ledger.balances()[1] == 7
+
+
 def test_no_addition_of_a_causal_rule_is_lost(ledger: Ledger) -> None:
     """Rules trigger each other, add to rows, and fail: what is logged is what is there."""
     is_memory = type(ledger.db._store).__name__ == "MemoryStore"
