@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import threading
 from typing import TYPE_CHECKING
 
@@ -137,6 +138,81 @@ def test_what_an_aborted_rule_has_read_is_not_taken_from_the_trigger_of_its_trig
         steps.reach("written")
         until(lambda: ledger.db.counters().get("transactions_aborted", 0) == 2)
     assert ledger.balances()[1] == 7
+
+
+def test_no_addition_of_a_causal_rule_is_lost_in_any_order_of_steps(ledger: Ledger) -> None:
+    """Rules and their triggers take their steps in turn, in an order that is drawn."""
+    is_memory = type(ledger.db._store).__name__ == "MemoryStore"
+    a, random = ledger.accounts, drawn("turns", is_memory)
+    told: list[queue.SimpleQueue[tuple[str, int, threading.Event]]] = []
+
+    def act(t: Transaction, number: int) -> None:
+        while True:
+            what, n, taken = told[number].get()
+            try:
+                match what:
+                    case "add":
+                        row = t.get(a, n, for_update=True)
+                        assert row is not None
+                        t.update(a, n, balance=row["balance"] + 1)
+                        ledger.write(t, str(n))
+                    case "see":
+                        t.get(a, n)
+                    case "signal":
+                        ledger.db.signal("GO", number=n)
+                    case "end":
+                        return
+                    case "fail":
+                        raise ZeroDivisionError
+            finally:
+                taken.set()
+
+    @ledger.db.rule(on=adb.event("GO"), coupling="causal")
+    def rule(t: Transaction, o: Occurrence) -> None:
+        act(t, o.params["number"])
+
+    with ledger.db.transaction() as top:
+        for n in range(3, 7):
+            top.insert(a, {"id": n, "balance": 10 * n})
+
+    def run() -> None:
+        with contextlib.suppress(ZeroDivisionError):
+            ledger.db.run(act, 0)
+
+    for _ in range((80 if is_memory else 15) * SCALE):
+        told[:] = [queue.SimpleQueue()]
+        done = in_thread(run)
+        ready = {0: threading.Event()}
+        ready[0].set()
+        for _ in range(30):
+            free = [number for number, taken in ready.items() if taken.is_set()]
+            if not free:
+                break
+            number = random.choice(free)
+            # The first one goes on to the end, mostly; rules that end only wait for it.
+            ends = (
+                ["fail", random.choice(["end", "see"])] if number or random.random() < 0.1 else []
+            )
+            what = random.choice(["add", "see", "signal", *ends])
+            n = random.randint(1, 6)
+            if what == "signal":
+                n = len(told)
+                told.append(queue.SimpleQueue())
+            taken = ready[number] = threading.Event()
+            told[number].put((what, n, taken))
+            # It may have to wait for another one, which has its turns then.
+            if taken.wait(0.02) and what == "signal":
+                ready[n] = taken
+            if what in ("end", "fail"):
+                del ready[number]
+        for each in reversed(told):
+            for _ in range(20):  # more often than any is tried
+                each.put(("end", 0, threading.Event()))
+        done.result(PATIENCE_S)
+        ledger.db.join()
+        lines = ledger.lines()
+        added = {key: balance - 10 * key for key, balance in ledger.balances().items()}
+        assert added == {n: lines.count(str(n)) for n in range(1, 7)}
 
 
 def test_no_addition_of_a_causal_rule_is_lost(ledger: Ledger) -> None:
