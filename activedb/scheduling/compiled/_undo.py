@@ -23,13 +23,21 @@ _Chosen = tuple[Ints, Ints]  # rows, and the column that has their keys
 
 @dataclass(frozen=True, slots=True)
 class _Saved:
-    """Keys of a table, or all of it, and what they had."""
+    """What keys of a table had, or all of it."""
 
     place: int
-    keys: Ints | slice
+    chosen: _Chosen | None
     values: Column
     written: Column
     heads: Ints
+
+    @property
+    def keys(self) -> Ints | slice:
+        """Whose it is; computed when it is put back alone."""
+        if self.chosen is None:
+            return slice(None)
+        rows, column = self.chosen
+        return column.take(rows)
 
 
 class Undo:
@@ -57,10 +65,11 @@ class Undo:
         """Put all of it back; REQUIRES: the rows run no more, and nothing was trimmed since."""
         state = self._state
         for saved in self._saved:
-            state.values[saved.place][saved.keys] = saved.values
-            state.written[saved.place][saved.keys] = saved.written
+            keys = saved.keys
+            state.values[saved.place][keys] = saved.values
+            state.written[saved.place][keys] = saved.written
             if len(saved.heads):
-                state.heads[saved.place][saved.keys] = saved.heads
+                state.heads[saved.place][keys] = saved.heads
         log, used, last_arrival = self._log
         log.used, state.last_arrival = used, last_arrival
 
@@ -68,21 +77,22 @@ class Undo:
 def _saved(state: ColumnState, place: int, chosen: _Chosen | None) -> _Saved:
     values, written, heads = state.values[place], state.written[place], state.heads[place]
     if chosen is None:
-        return _Saved(place, slice(None), values.copy(), written.copy(), heads.copy())
-    keys, old, flags = saved(*chosen, values, written)
-    return _Saved(place, keys, old, flags, heads.take(keys) if len(heads) else heads)
+        return _Saved(place, None, values.copy(), written.copy(), heads.copy())
+    old, flags = gathered(*chosen, values, written)
+    return _Saved(
+        place, chosen, old, flags, heads.take(chosen[1].take(chosen[0])) if len(heads) else heads
+    )
 
 
 @jit
-def saved(rows: Ints, column: Ints, values: Column, written: Column) -> tuple[Ints, Column, Column]:
-    """Keys that rows have in a column, and what a table has of them; one pass is half the time."""
-    keys = np.empty(len(rows), np.int64)
+def gathered(rows: Ints, column: Ints, values: Column, written: Column) -> tuple[Column, Column]:
+    """What a table has of the keys that rows have in a column; in one pass."""
     old = np.empty(len(rows), values.dtype)
     flags = np.empty(len(rows), written.dtype)
     for place, row in enumerate(rows):
-        key = keys[place] = column[row]
+        key = column[row]
         old[place], flags[place] = values[key], written[key]
-    return keys, old, flags
+    return old, flags
 
 
 def _written(
