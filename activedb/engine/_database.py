@@ -51,7 +51,7 @@ from activedb.errors import ConfigurationError, DefinitionError, TransactionStat
 from activedb.events import MATCHES_MAX, Occurrence, Timestamp
 from activedb.functions import calling, checked_function
 from activedb.metrics import Counters
-from activedb.rules import Action, Catalog, Condition, OnUncertain, Rule
+from activedb.rules import Action, Catalog, Condition, OnUncertain, Rule, Subscription
 from activedb.scheduling import Program, Scheduler, SharedTable
 from activedb.spelling import did_you_mean
 from activedb.store import (
@@ -192,7 +192,7 @@ class Database:
         if self._store.is_shared:
             self._store.raised = Raised(self._catalog, self._store.schema)
         self._lines.on_clock = self._timekeeper.moved
-        self._catalog.on_applied = self._timekeeper.applied
+        self._catalog.on_applied = self._rules_applied
         rows = RuleRows(self._store)
         self._rules = Rules(
             self._catalog, self._forest, rows, lambda: self.metadata.tables, self._kept
@@ -213,6 +213,10 @@ class Database:
         self._monitoring = Monitoring.open(self, settings)
         self._at_exit = _close_at_exit(self)
         track(self)
+
+    def _rules_applied(self, subscriptions: list[Subscription]) -> None:
+        self._timekeeper.applied(subscriptions)
+        self._decisions.defined(subscriptions)
 
     def _define_again(self, before: Mapping[str, Any]) -> None:
         """Define what was defined before a fork; see `_forks`."""

@@ -312,6 +312,11 @@ class Decisions:
         if rows:
             self._look_later()
 
+    def defined(self, subscriptions: Sequence[Subscription]) -> None:
+        """Rules were defined or changed: look for what was decided while nobody had them."""
+        if any(each.is_stateful and self._lines.stream_of(each) is None for each in subscriptions):
+            self._look_later()
+
     def do_chosen(self, stream: str | None = None) -> None:
         """Do what was decided elsewhere about detectors that this process has.
 
@@ -336,7 +341,7 @@ class Decisions:
             self.do_chosen()
         except ActiveDBError:
             _LOG.warning("what other processes decide is looked for later", exc_info=True)
-        if any(entry.undecided for entry in self._catalog.entries()):
+        if any(self._catalog.entry(rule) for rule in self._rows.unresolved_rules()):
             self._look_later()
 
     def _look_later(self) -> None:

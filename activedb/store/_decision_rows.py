@@ -131,6 +131,13 @@ class DecisionRows:
         with translated("count the decisions"), self._store.short() as connection:
             return {row[0]: row[1] for row in connection.execute(statement.order_by(c.rule))}
 
+    def unresolved_rules(self) -> list[str]:
+        """Names of the rules with choices that are open, or chosen and not applied yet."""
+        c = decisions.c
+        statement = select(c.rule).where(c.status != "resolved").distinct()
+        with translated("look for decisions"), self._store.short() as connection:
+            return list(connection.execute(statement).scalars())
+
 
 def _is_sqlite(connection: Connection) -> bool:
     return connection.dialect.name == "sqlite"

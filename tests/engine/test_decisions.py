@@ -250,6 +250,29 @@ def test_what_was_decided_while_nobody_had_the_detector_is_done_at_the_start(
     assert ledger.db.decisions.get(decision.id).status == "resolved"
 
 
+@pytest.mark.parametrize("decided", ["before the start", "after the start"])
+def test_what_was_decided_for_a_rule_on_signals_is_done_by_the_next_process(
+    where: Place, decided: str
+) -> None:
+    if where.is_memory:
+        pytest.skip("memory keeps nothing")
+    ledger = open_ledger(where.open())
+    log(ledger, adb.seq(A, B))
+    ledger.db.signal("A", timestamp=stamp("P", 0, 20), n=0)
+    ledger.db.signal("B", timestamp=stamp("Q", 10, 30), n=1)
+    decision = first(ledger)
+    ledger.db.close()
+    other = where.open()
+    if decided == "before the start":
+        assert other.decisions.resolve(decision.id, [0]).status == "chosen"
+    ledger = open_ledger(where.open())
+    log(ledger, adb.seq(A, B))
+    if decided == "after the start":
+        assert other.decisions.resolve(decision.id, [0]).status == "chosen"
+    until(lambda: ledger.db.decisions.get(decision.id).status == "resolved")
+    assert ledger.lines() == ["A0-B1"]
+
+
 @pytest.mark.parametrize("pattern", [adb.seq(A, B), adb.seq(A, B).context("chronicle")], ids=repr)
 def test_signals_and_their_transaction(ledger: Ledger, pattern: adb.Expression) -> None:
     log(ledger, pattern)
