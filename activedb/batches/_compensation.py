@@ -79,8 +79,10 @@ def plan_compensation(
 
 
 def is_begun(lineage: Lineage, plan: CompensationPlan) -> bool:
-    """Return whether any node of a plan is compensated already."""
-    return any(not lineage.transaction(id).is_live for id in composite(lineage, plan.asked))
+    """Return whether any node of a plan is compensated already, or a batch of it withdrawn."""
+    return any(
+        not lineage.is_transaction(id) and lineage.batch(id).is_withdrawn for id in plan.asked
+    ) or any(not lineage.transaction(id).is_live for id in composite(lineage, plan.asked))
 
 
 def _mode(mode: Mode | str) -> Mode:

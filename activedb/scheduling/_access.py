@@ -43,6 +43,8 @@ class Access:
             _check_ref(source)
         if not sources:
             raise DefinitionError("READ takes what is to be read, such as accounts[7]")
+        if function is not None:
+            checked_function(function, f"the function of a READ of table {sources[0].table.name}")
         self.operations.append(Read(sources, function, tuple(args)))
 
     def write(

@@ -92,7 +92,10 @@ class Read(Operation):
     def evaluate(self, read: Callable[[Ref], Any]) -> Effect:
         values = [read(source) for source in self.direct]
         if self.function is not None:
-            return Effect([], self.function(*values, *self.args))
+            value = self.function(*values, *self.args)
+            if value.__class__ in LAZY_TYPES:
+                checked_result(value, f"the function of a READ of {self.direct[0]!r}")
+            return Effect([], value)
         return Effect([], values[0] if len(values) == 1 else tuple(values))
 
 

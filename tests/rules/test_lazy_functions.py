@@ -14,9 +14,9 @@ import pytest
 from sqlalchemy import Column, Integer, Table
 
 import activedb as adb
-from activedb.errors import DefinitionError, RuleFailed
+from activedb.errors import CompensationFailed, DefinitionError, RuleFailed
 from activedb.functions import checked_function, checked_result
-from activedb.scheduling import Access, Program, SharedTable
+from activedb.scheduling import Access, Program, ProgramRun, SerialOrder, SharedTable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -158,7 +158,11 @@ PLACES: dict[str, Callable[[adb.Database, Any], object]] = {
     "program rule": lambda db, f: program().rule(adb.event("E"), name="r")(f),
     "program rule when": lambda db, f: program().rule(adb.event("E"), when=f)(plain),
     "program pre_process": lambda db, f: program().pre_process(f),
+    "read": lambda db, f: Access().read(SHARED[1], function=f),
     "write": lambda db, f: Access().write(SHARED[1], f),
+    "workflow compensation": lambda db, f: (
+        workflow(db).program(reads="s", name="p")(lambda t, batch: None).compensation(f)
+    ),
     "on_silent": lambda db, f: db.stream("s", types={"E": ()}, membership="atomic", on_silent=f),
     "work on_progress": lambda db, f: db.work(on_progress=f),
     "follow on_progress": lambda db, f: db.follow(on_progress=f),
@@ -172,9 +176,6 @@ MAY_YIELD: dict[str, Callable[[adb.Database, Any], object]] = {
     "program writes": lambda db, f: program().transaction("E", writes=f)(plain),
     "program rule reads": lambda db, f: program().rule(adb.event("E"), reads=f)(plain),
     "workflow program": lambda db, f: workflow(db).program(reads="s", name="p")(f),
-    "workflow compensation": lambda db, f: (
-        workflow(db).program(reads="s", name="p")(lambda t, batch: None).compensation(f)
-    ),
 }
 
 
@@ -243,6 +244,28 @@ def test_rule_whose_function_turns_out_to_do_nothing_fails(
     with pytest.raises(RuleFailed, match="has done nothing") as failed:
         db.signal("E")
     assert isinstance(failed.value.__cause__, DefinitionError)
+
+
+@pytest.mark.parametrize("kind", LAZY_WHEN_CALLED)
+def test_compensating_action_that_turns_out_to_do_nothing_fails(
+    db: adb.Database, kind: str
+) -> None:
+    defined = workflow(db)
+    defined.program(reads="s", name="p")(lambda t, batch: None).compensation(LAZY_WHEN_CALLED[kind])
+    run = db.batches(defined.name)
+    run.feed("s", [{"v": 1}])
+    with pytest.raises(CompensationFailed, match="has done nothing"):
+        run.compensate("s#1")
+
+
+@pytest.mark.parametrize("kind", LAZY_WHEN_CALLED)
+def test_read_whose_function_turns_out_to_do_nothing_aborts(kind: str) -> None:
+    p = program()
+    p.on("E")(lambda e, access: access.read(SHARED[1], function=LAZY_WHEN_CALLED[kind]))
+    run = ProgramRun(p, SerialOrder())
+    run.feed([adb.Occurrence("E", 1.0, {})])
+    (done,) = run.finish().transactions
+    assert isinstance(done.outcome.error, DefinitionError)
 
 
 def test_plain_functions_around_coroutines_that_run_them_are_taken(db: adb.Database) -> None:

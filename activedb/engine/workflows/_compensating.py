@@ -20,6 +20,7 @@ from activedb.errors import (
     PlanOutdated,
 )
 from activedb.events import decode_params
+from activedb.functions import checked_result
 from activedb.spelling import listed
 from activedb.store import WorkflowJournal
 from activedb.transactions import Transaction
@@ -148,7 +149,7 @@ class Compensating:
         action = self._definition.programs[execution.program].action
         assert action is not None, "a plan that is possible has actions"
         try:
-            action(t, execution)
+            checked_result(action(t, execution), f"the compensating action of {execution.program}")
         except SYSTEMIC:
             raise
         except Exception as error:

@@ -108,7 +108,8 @@ class WorkflowProgram:
             raise WorkflowError(f"program {self.name!r} runs already: define what undoes it first")
         if self.action is not None:
             raise WorkflowError(f"program {self.name!r} has a compensating action already")
-        _check_takes(action, 2, f"the compensating action of {self.name!r}", "(t, execution)")
+        whose = f"the compensating action of {self.name!r}"
+        _check_takes(checked_function(action, whose), 2, whose, "(t, execution)")
         self.action = action
         return action
 

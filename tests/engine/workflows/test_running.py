@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import activedb as adb
-from activedb.batches import Program, isolated, merged, overlapping, split
+from activedb.batches import Mode, Program, isolated, merged, overlapping, split
 from activedb.errors import (
+    AlreadyCompensated,
     BadEvent,
     ConfigurationError,
     DefinitionError,
@@ -273,3 +274,19 @@ def test_definition_changed_is_refused_only_if_batches_were_formed_otherwise(whe
     assert db.batch_history("marking").workflow.programs["P1"].relaxed
     with pytest.raises(WorkflowChanged, match="program P1 was"):
         again(chain(merged(3)))
+
+
+@pytest.mark.parametrize("grouping", [merged(2), overlapping(2)], ids=str)
+@pytest.mark.parametrize("mode", list(Mode))
+def test_second_compensation_of_what_was_withdrawn_says_so(grouping: Any, mode: Mode) -> None:
+    """The last batch waits for more, or stands in a transaction that another one needs."""
+    with adb.connect("memory://") as db:
+        defined = db.workflow("w", sources="s")
+        bill = defined.program(reads={"s": grouping}, name="bill")(lambda t, batch: batch)
+        bill.compensation(lambda t, execution: None)
+        run = db.batches("w")
+        for _ in range(3):
+            run.feed("s", [{"v": 1}])
+        run.compensate("s#3", mode, allow_interference=True)
+        with pytest.raises(AlreadyCompensated):
+            run.compensate("s#3", mode, allow_interference=True)
