@@ -83,7 +83,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.fixture(autouse=True)
 def own_settings() -> Iterator[None]:
-    """Give back the settings in the environment, whoever has changed them in this test."""
+    """Restore the ``ACTIVEDB_`` variables that a test or what it calls has changed."""
     before = _settings()
     yield
     for name in _settings().keys() - before.keys():

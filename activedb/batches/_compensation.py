@@ -79,10 +79,10 @@ def plan_compensation(
 
 
 def is_begun(lineage: Lineage, plan: CompensationPlan) -> bool:
-    """Return whether any node of a plan is compensated already, or a batch of it withdrawn."""
-    return any(
-        not lineage.is_transaction(id) and lineage.batch(id).is_withdrawn for id in plan.asked
-    ) or any(not lineage.transaction(id).is_live for id in composite(lineage, plan.asked))
+    """Return whether anything that a plan is about has been compensated or withdrawn already."""
+    batches = [lineage.batch(id) for id in plan.asked if not lineage.is_transaction(id)]
+    transactions = map(lineage.transaction, composite(lineage, plan.asked))
+    return any(batch.is_withdrawn for batch in batches) or not all(t.is_live for t in transactions)
 
 
 def _mode(mode: Mode | str) -> Mode:

@@ -177,7 +177,7 @@ def opened(file: Path | None, url: str | None) -> Iterator[Database]:
 
 @contextmanager
 def all_opened(file: Path, url: str | None) -> Iterator[list[Database]]:
-    """All databases that a file opens: at a URL, if it names none and one is given here."""
+    """Open a file's databases, by default at a URL; close them and restore the environment."""
     with ExitStack() as open_ones:
         if url is not None:
             open_ones.enter_context(_by_default(url))
@@ -189,7 +189,7 @@ def all_opened(file: Path, url: str | None) -> Iterator[list[Database]]:
 
 @contextmanager
 def _by_default(url: str) -> Iterator[None]:
-    """Have `connect` take a URL; the environment is as it was afterwards."""
+    """Make a URL the default of `connect`, then restore the environment."""
     before = os.environ.get("ACTIVEDB_URL")
     os.environ["ACTIVEDB_URL"] = url
     try:

@@ -313,8 +313,9 @@ class Decisions:
             self._look_later()
 
     def defined(self, subscriptions: Sequence[Subscription]) -> None:
-        """Rules were defined or changed: look for what was decided while nobody had them."""
-        if any(each.is_stateful and self._lines.stream_of(each) is None for each in subscriptions):
+        """Look soon for decisions on rules just defined that were made while nobody had them."""
+        rules = {each.rule.name for each in subscriptions if self._is_on_signals(each)}
+        if rules and self._rows.is_shared and self._may_wait(rules):
             self._look_later()
 
     def do_chosen(self, stream: str | None = None) -> None:
@@ -336,13 +337,24 @@ class Decisions:
                 _LOG.warning("%s", error)
 
     def _look(self) -> None:
-        """Look for what others have decided, and go on as long as something may be."""
+        """Apply what other processes have decided; repeat while a rule here has open choices."""
         try:
             self.do_chosen()
         except ActiveDBError:
             _LOG.warning("what other processes decide is looked for later", exc_info=True)
-        if any(self._catalog.entry(rule) for rule in self._rows.unresolved_rules()):
+        if self._may_wait({rule.name for rule in self._catalog}):
             self._look_later()
+
+    def _is_on_signals(self, subscription: Subscription) -> bool:
+        return subscription.is_stateful and self._lines.stream_of(subscription) is None
+
+    def _may_wait(self, rules: set[str]) -> bool:
+        """Whether a choice of one of these rules is open or not applied, as far as can be told."""
+        try:
+            return not rules.isdisjoint(self._rows.unresolved_rules())
+        except ActiveDBError:
+            _LOG.warning("what other processes decide is looked for later", exc_info=True)
+            return True
 
     def _look_later(self) -> None:
         if self._rows.is_shared:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from activedb.errors import AccessError
+from activedb.functions import LAZY_TYPES, checked_result
 from activedb.scheduling._operations import Abort, Effect, Operation
 from activedb.scheduling._tables import REMOVED, Computed, Range, Ref, SharedTable, at_key
 from activedb.values import copied
@@ -117,7 +118,10 @@ class Body(Operation):
 
     def evaluate(self, read: Callable[[Ref], Any]) -> Effect:
         view = View(read, self.sources, self.targets)
-        return view.effect(self.function(view, self.params))
+        value = self.function(view, self.params)
+        if value.__class__ in LAZY_TYPES:
+            checked_result(value, "the function of a transaction")
+        return view.effect(value)
 
 
 def _covers(declared: Ref, ref: Ref) -> bool:

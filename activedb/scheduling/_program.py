@@ -243,7 +243,8 @@ class Program:
 
     def output(self, type_: str, params: Params, outcome: Outcome) -> Any:
         """What post-processing makes of an outcome; None: nothing."""
-        return self._post(type_, params, outcome)
+        whose = f"post-processing of program {self.name}"
+        return checked_result(self._post(type_, params, outcome), whose, may_yield=True)
 
 
 def _nothing(o: Occurrence) -> tuple[Ref, ...]:

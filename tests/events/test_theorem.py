@@ -446,7 +446,7 @@ def check_same(
 
 
 IN_STATE = ("is_inexact", "keeps_ends", "reach_us", "late_us", "latest_us", "gone", "follows")
-"""What of `Shared` is in a detector's state as it is."""
+"""Fields of `Shared` that a detector's state holds unchanged."""
 OTHERWISE_IN_STATE = ("arrivals", "awaited", "doubtful", "timers")
 NOT_IN_STATE = ("bound", "decided", "fresh", "misses", "policy", "step", "undoable_step")
 """Given to a new detector, or of one step, or about undoing, which ends with a restart."""
@@ -475,7 +475,7 @@ def test_restored_detector_knows_what_the_original_knew(operator: str) -> None:
 
 
 def known_of(detector: Detector) -> dict[str, Any]:
-    """What decides about what it makes next, apart from what its nodes keep."""
+    """Knowledge that determines the next matches, in a form that can be compared."""
     shared = detector._shared
     return {name: getattr(shared, name) for name in IN_STATE} | {
         "awaited": list(map(text_of, shared.awaited)),

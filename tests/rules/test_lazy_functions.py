@@ -16,7 +16,7 @@ from sqlalchemy import Column, Integer, Table
 import activedb as adb
 from activedb.errors import CompensationFailed, DefinitionError, RuleFailed
 from activedb.functions import checked_function, checked_result
-from activedb.scheduling import Access, Program, ProgramRun, SerialOrder, SharedTable
+from activedb.scheduling import Access, Program, ProgramRun, Results, SerialOrder, SharedTable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -258,14 +258,30 @@ def test_compensating_action_that_turns_out_to_do_nothing_fails(
         run.compensate("s#1")
 
 
-@pytest.mark.parametrize("kind", LAZY_WHEN_CALLED)
-def test_read_whose_function_turns_out_to_do_nothing_aborts(kind: str) -> None:
-    p = program()
-    p.on("E")(lambda e, access: access.read(SHARED[1], function=LAZY_WHEN_CALLED[kind]))
+def results_of(p: Program) -> Results:
+    """Run a program on one event."""
     run = ProgramRun(p, SerialOrder())
     run.feed([adb.Occurrence("E", 1.0, {})])
-    (done,) = run.finish().transactions
-    assert isinstance(done.outcome.error, DefinitionError)
+    return run.finish()
+
+
+@pytest.mark.parametrize("kind", LAZY_WHEN_CALLED)
+def test_s_transaction_whose_function_turns_out_to_do_nothing_aborts(kind: str) -> None:
+    function = LAZY_WHEN_CALLED[kind]
+    reading, short = program(), program()
+    reading.on("E")(lambda e, access: access.read(SHARED[1], function=function))
+    short.transaction("E", reads=lambda e: [SHARED[1]])(function)
+    for each in (reading, short):
+        (done,) = results_of(each).transactions
+        assert isinstance(done.outcome.error, DefinitionError)
+
+
+def test_output_that_is_a_coroutine_fails() -> None:
+    p = program()
+    p.on("E")(lambda e, access: access.read(SHARED[1]))
+    p.post_process(LAZY_WHEN_CALLED["lambda of a coroutine"])
+    (failed,) = results_of(p).failed_outputs
+    assert isinstance(failed.error, DefinitionError)
 
 
 def test_plain_functions_around_coroutines_that_run_them_are_taken(db: adb.Database) -> None:

@@ -109,7 +109,7 @@ class WorkflowProgram:
         if self.action is not None:
             raise WorkflowError(f"program {self.name!r} has a compensating action already")
         whose = f"the compensating action of {self.name!r}"
-        _check_takes(checked_function(action, whose), 2, whose, "(t, execution)")
+        _check_takes(action, 2, whose, "(t, execution)", may_yield=False)
         self.action = action
         return action
 
@@ -283,8 +283,10 @@ def _formation(definition: Mapping[str, Any]) -> dict[str, Any]:
     return {"sources": sorted(definition["sources"]), **of_programs}
 
 
-def _check_takes(function: Any, count: int, whose: str, shape: str) -> None:
-    checked_function(function, whose, may_yield=True)
+def _check_takes(
+    function: Any, count: int, whose: str, shape: str, *, may_yield: bool = True
+) -> None:
+    checked_function(function, whose, may_yield=may_yield)
     try:
         inspect.signature(function).bind(*[None] * count)
     except (TypeError, ValueError) as error:

@@ -23,7 +23,7 @@ _Chosen = tuple[Ints, Ints]  # rows, and the column that has their keys
 
 @dataclass(frozen=True, slots=True)
 class _Saved:
-    """What keys of a table had, or all of it."""
+    """Contents of some keys of a table, or of the whole table."""
 
     place: int
     chosen: _Chosen | None
@@ -33,7 +33,7 @@ class _Saved:
 
     @property
     def keys(self) -> Ints | slice:
-        """Whose it is; computed when it is put back alone."""
+        """Keys to restore; computed on demand, because few batches are undone."""
         if self.chosen is None:
             return slice(None)
         rows, column = self.chosen
@@ -78,20 +78,19 @@ def _saved(state: ColumnState, place: int, chosen: _Chosen | None) -> _Saved:
     values, written, heads = state.values[place], state.written[place], state.heads[place]
     if chosen is None:
         return _Saved(place, None, values.copy(), written.copy(), heads.copy())
-    old, flags = gathered(*chosen, values, written)
-    return _Saved(
-        place, chosen, old, flags, heads.take(chosen[1].take(chosen[0])) if len(heads) else heads
-    )
+    rows, column = chosen
+    old, flags = gathered(rows, column, values, written)
+    return _Saved(place, chosen, old, flags, heads.take(column.take(rows)) if len(heads) else heads)
 
 
 @jit
 def gathered(rows: Ints, column: Ints, values: Column, written: Column) -> tuple[Column, Column]:
-    """What a table has of the keys that rows have in a column; in one pass."""
+    """Values and flags of the keys that a column holds in some rows, gathered in one pass."""
     old = np.empty(len(rows), values.dtype)
     flags = np.empty(len(rows), written.dtype)
-    for place, row in enumerate(rows):
+    for number, row in enumerate(rows):
         key = column[row]
-        old[place], flags[place] = values[key], written[key]
+        old[number], flags[number] = values[key], written[key]
     return old, flags
 
 
