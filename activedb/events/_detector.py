@@ -1163,16 +1163,18 @@ class Detector:
     def _restore_open(self, state: Mapping[str, Any], reader: StateReader) -> None:
         """Take up what is open."""
         shared = self._shared
+        rivals: dict[int, Rivals] = {}
         for data in state.get("undecided", ()):
             entries = tuple([(arrival, reader.occurrences[n]) for arrival, n in data["entries"]])
             candidates = tuple([_parts_of(o) for _, o in entries])
             undecided = replace(decode_undecided(data), candidates=candidates)
             self._open[undecided.identity] = _Choice(undecided, entries)
-            for (arrival, _), why in zip(entries, undecided.rivals, strict=True):
-                shared.doubtful[arrival] = why
+            arrivals = [arrival for arrival, _ in entries]
+            rivals.update(zip(arrivals, undecided.rivals, strict=True))
         self._handed_out.update(state.get("handed_out", ()))
-        for arrival in state.get("doubtful", ()):
-            shared.doubtful.setdefault(arrival, Rivals())
+        # A choice may be open of which something is decided already.
+        for arrival in state.get("doubtful", rivals):
+            shared.doubtful[arrival] = rivals.get(arrival, Rivals())
         shared.gone.update(state.get("gone", ()))
         self._refuted.update(state.get("refuted", ()))
         self._returned.update(state.get("returned", ()))
