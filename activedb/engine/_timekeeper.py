@@ -38,7 +38,9 @@ class Timekeeper:
     What time completes triggers its rule in a top-level transaction, with the same commit in which
     the detector's new state is written: so it does once, also after a crash. Several of one rule
     run one after another, in the order of their times; those of different rules run beside each
-    other, on the pool, but for those that are due at one moment: higher priorities first.
+    other, on the pool, but for those that are due at one moment: higher priorities first. So while
+    a rule with a priority, just defined, is still to be told the time, no other one is started: it
+    may be due at the same moment.
 
     The thread begins when the first rule needs it.
 
@@ -61,6 +63,9 @@ class Timekeeper:
         self._lines = lines
         self._launcher = launcher
         self._due = DueTimes()
+        # Rules just defined, by when; and those with a priority that are being told the time.
+        self._untold = DueTimes()
+        self._telling: set[object] = set()
         # When partial matches expire, of rules that no time completes.
         self._expiring = DueTimes()
         # What was seen when an expiring rule was looked at last: the clock, and its newest event.
@@ -80,7 +85,8 @@ class Timekeeper:
         """Rules were defined or changed: those that follow the clock are told the time."""
         for subscription in subscriptions:
             if subscription.is_timed and self._lines.stream_of(subscription) is None:
-                self._set(self._due, subscription, self._now_us())
+                self._due.set(subscription, None)
+                self._set(self._untold, subscription, self._now_us())
 
     def moved(self, subscription: Subscription) -> None:
         """A rule that follows the clock was fed."""
@@ -146,10 +152,13 @@ class Timekeeper:
             if self._is_closed:
                 return
             self._start_due()
-            firsts = (self._due.first_us(), self._expiring.first_us())
-            found = [us for us in firsts if us is not None]
+            waited_for = [self._untold, self._expiring]
             with self._latch:
-                found += [us for us, _ in self._looks.values()]
+                found = [us for us, _ in self._looks.values()]
+                if not self._telling:
+                    waited_for.append(self._due)
+            firsts = [times.first_us() for times in waited_for]
+            found += [us for us in firsts if us is not None]
             moment = moment_of(min(*found, _LAST_US)) if found else None
             self._clock.wait_until(moment, self._woken)
 
@@ -162,11 +171,32 @@ class Timekeeper:
             while taken := self._expiring.take(now_us + 1):
                 for subscription in taken[1]:
                     self._expire(subscription, now_us)
-            while taken := self._due.take(now_us + 1):
-                due_us, found = taken
-                there = [each for each in found if self._catalog.has(each)]
-                for subscription in sorted(there, key=self._rank):
-                    self._start(subscription, due_us)
+            while taken := self._untold.take(now_us + 1):
+                first = [s.detection for s in taken[1] if self._turn(s, 0).priority is not None]
+                with self._latch:
+                    self._telling.update(first)
+                self._start_all(*taken)
+            while not self._telling and (taken := self._due.take(now_us + 1)):
+                self._start_all(*taken)
+
+    def _start_all(self, due_us: int, subscriptions: list[Subscription]) -> None:
+        """Start what is due at one moment, in the order of priorities."""
+        for subscription in sorted(subscriptions, key=self._rank):
+            if not self._catalog.has(subscription):
+                self._told(subscription)
+            elif self._lines.stream_of(subscription) is not None:  # declared since
+                self._told(subscription)
+                self._lines.moved(subscription)
+            else:
+                self._start(subscription, due_us)
+
+    def _told(self, subscription: Subscription) -> None:
+        """Let what is due start: this rule just defined has been told the time, or never is."""
+        with self._latch:
+            if subscription.detection not in self._telling:
+                return
+            self._telling.discard(subscription.detection)
+        self._wake()
 
     def _due_looks(self, now_us: int) -> list[tuple[str, Callable[[], None]]]:
         with self._latch:
@@ -185,9 +215,6 @@ class Timekeeper:
         return Turn(moment_in(None, us), rule.priority)
 
     def _start(self, subscription: Subscription, due_us: int) -> None:
-        if self._lines.stream_of(subscription) is not None:  # declared since
-            self._lines.moved(subscription)
-            return
         name, turn = f"rule {subscription.rule.name} at {due_us}", self._turn(subscription, due_us)
         self._launcher.turns.enter(name, turn)
         with self._latch:
@@ -220,7 +247,8 @@ class Timekeeper:
             self._set(self._due, subscription, again_us)
         elif not asked:
             self._lines.moved(subscription)
-            self._start_due()  # before this work ends, so that `join` waits for that, too
+        self._told(subscription)
+        self._start_due()  # before this work ends, so that `join` waits for that, too
 
     # -- one match -------------------------------------------------------------------------
 
@@ -241,6 +269,7 @@ class Timekeeper:
             self.triggering.kept.write_state(t, subscription)
             if not subscription.in_hand:
                 return False
+            self._told(subscription)
             self._fire(t, subscription, subscription.in_hand[0], moment_in(None, due_us))
             # Before the commit writes the state: with that it has happened.
             self.triggering.take(t, subscription)

@@ -75,7 +75,6 @@ def test_rules_due_at_one_moment_of_the_clock_run_in_the_order_of_priorities(
     clock = SimulatedClock(EPOCH)
     spans = Spans(open_ledger(where.open(clock=clock)))
     spans.rules(adb.every(60), mode)
-    spans.ledger.db.join()  # all have been told the time from which on they are due
     clock.advance(60)
     spans.ledger.db.join()
     spans.check()
@@ -122,7 +121,6 @@ class Moments:
         """Let the next moment come."""
         db, begin_s = self.ledger.db, self._passed_s
         self._passed_s += 60
-        db.join()  # all have been told the time from which on they are due
         self.clock.advance(60)
         if self._stream is not None:
             db.feed(self._stream, [event("A", begin_s + 1)], punctuation=at(self._passed_s))
