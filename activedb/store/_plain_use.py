@@ -25,6 +25,7 @@ class PlainUse:
 
     Attributes
     ----------
+    connection : Connection
     thread : int or None
         The only one that has used it; None if there were several, of which any may end what it
         has begun.
@@ -47,7 +48,7 @@ class PlainUse:
         self.backend: int | None = None
         self.keeps_all_out = keeps_all_out
         self.asleep: Callable[[int], ActiveDBError | None] | None = None
-        self._connection = connection
+        self.connection = connection
         self._interrupt = interrupt
         self._latch = threading.Lock()
         self._driver: Any = None
@@ -58,7 +59,7 @@ class PlainUse:
     @property
     def has_begun(self) -> bool:
         """Return whether others may wait for its end. REQUIRES: only this thread uses it."""
-        return self.keeps_all_out or self._connection.in_transaction()
+        return self.keeps_all_out or self.connection.in_transaction()
 
     def why_never(self, thread: int) -> ActiveDBError | None:
         """Tell why a thread that waits for the end of this work would do so for ever, if so."""

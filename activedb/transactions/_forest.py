@@ -393,9 +393,9 @@ class Forest:
             who = node.path if thread is None else f"a child of {node.path}"
             here = "this same thread" if thread is None else "the thread that waits for that child"
             return SelfDeadlock(
-                f"{who} would wait for ever ({found.why}), because {stalled.path} is open on "
+                f"{who} would wait for ever ({found.why}), because {stalled.told} is open on "
                 f"{here}, {thread or threading.current_thread().name!r}, and cannot end meanwhile: "
-                f"do the work inside {stalled.path}, end that one first, or make the call on a "
+                f"do the work inside {stalled.told}, end that one first, or make the call on a "
                 f"thread of its own and let this one go on (asyncio.to_thread)"
             )
         deadlock = Deadlock(

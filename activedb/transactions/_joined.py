@@ -74,6 +74,13 @@ class Joined:
             follower.part = _Part(self, self._forest, session)
         return follower.part.block(limit)
 
+    def top_of(self, connection: Any) -> Transaction | None:
+        """The top-level transaction that ends as a connection's does, once a block has been."""
+        with self._latch:
+            follower = self._followers.get(connection)
+        part = None if follower is None else follower.part
+        return None if part is None else part.top
+
     def wait_beside(self, part: _Part, number: str) -> None:
         """Have `part` end as the caller's commit does, on a thread of its own."""
         if self.closing.is_set():  # the database object is closed: nobody listens any more
@@ -149,14 +156,14 @@ class _Part:
         run = Run()
         self._hierarchy = Hierarchy(session, run, lends=False)
         label = f"caller {run.name}"  # firings are named after it
-        self._top = _CallersTransaction(forest, self._hierarchy, None, label=label)
+        self.top = _CallersTransaction(forest, self._hierarchy, None, label=label)
         self._savepoints: list[tuple[str, _Inside]] = []
         self._block: Transaction | None = None
         self._has_failed = threading.Event()
 
     @property
     def is_over(self) -> bool:
-        return self._top.state is not State.ACTIVE or self._session.is_over
+        return self.top.state is not State.ACTIVE or self._session.is_over
 
     def block(self, limit: Limit | None) -> Transaction:
         self._check_no_open_block("open another one")
@@ -165,7 +172,7 @@ class _Part:
         return self._block
 
     def _innermost(self) -> _Inside:
-        node: _Inside = self._savepoints[-1][1] if self._savepoints else self._top
+        node: _Inside = self._savepoints[-1][1] if self._savepoints else self.top
         node.adopt()
         return node
 
@@ -182,10 +189,10 @@ class _Part:
     def committing(self) -> None:
         try:
             self._hierarchy.forget()
-            self._top.adopt()
+            self.top.adopt()
             self._release_down_to(0)
             number = self._session.number()
-            self._top.commit()
+            self.top.commit()
         except BaseException as error:
             self._session.roll_back()
             self.give_up(f"the caller's commit was refused: {error}")
@@ -201,8 +208,8 @@ class _Part:
         self.give_up("the caller rolled its transaction back")
 
     def give_up(self, reason: str) -> None:
-        self._top.adopt()
-        self._top.give_up(TransactionAborted(reason))
+        self.top.adopt()
+        self.top.give_up(TransactionAborted(reason))
 
     def savepoint(self, name: str) -> None:
         self._check_no_open_block("set a savepoint")
@@ -223,7 +230,7 @@ class _Part:
             node.adopt()
             node.give_up(TransactionAborted("the caller went back to a savepoint"))
         self._hierarchy.forget(locks=True)
-        if self._top.is_active:
+        if self.top.is_active:
             self._savepoints.append((name, self._innermost().begin_inside(_Inside)))
         return True
 
@@ -260,7 +267,7 @@ class _Part:
     def end(self, committed: bool | None) -> None:
         """End as the caller's transaction has; None: nobody knows how."""
         self._session.settle(committed)
-        self._top.end_as(State.COMMITTED if committed else State.ABORTED)
+        self.top.end_as(State.COMMITTED if committed else State.ABORTED)
 
 
 K = TypeVar("K", bound=Transaction)
@@ -301,6 +308,10 @@ class _Block(Transaction):
 
 class _CallersTransaction(_Inside):
     """The caller's transaction; when it is ready to commit it waits for what the caller does."""
+
+    @property
+    def told(self) -> str:
+        return f"the transaction of the connection ({self.path})"
 
     def _end(self, state: State) -> None:
         if state is not State.COMMITTED:

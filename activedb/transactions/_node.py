@@ -195,6 +195,11 @@ class Node:
         return "/".join(reversed(labels))
 
     @property
+    def told(self) -> str:
+        """Its path, for messages to users."""
+        return self.path
+
+    @property
     def coupling(self) -> str | None:
         """The mode in which the rule that runs in it was triggered; None without a rule."""
         if self.rule is None:

@@ -15,7 +15,8 @@ costs a look at an empty dictionary.
 
 SQL of the users' own (`db.connection()`) that is open on the thread waits in the same way. What
 waits for that waits at the server, and `_crossing` looks for those cycles; or, in memory, for the
-one connection, and asks here whether that can ever come.
+one connection, and asks here whether that can ever come. If a block of activedb has ended over such
+a connection, its top-level transaction is open until the connection's ends, and stands here, too.
 """
 
 from __future__ import annotations
@@ -184,7 +185,8 @@ def begins_wait(node: Node) -> tuple[Step, ...] | None:
     thread is stalled, else O(forest).
     """
     if is_beside_others(node):
-        stalled, plain = _stalled_by(node), _plain_here(node.forest)
+        plain = _plain_here(node.forest)
+        stalled = _stalled_by(node, plain, node.forest)
         top = node.hierarchy.top_id
         _add(_key(node), _Sleeper(node, stalled, plain, tops=lambda: [top]))
     return find_standstill(_key(node)) if _sleepers else None
@@ -261,7 +263,8 @@ class sleeping_for:  # noqa: N801 - a context manager, used like a function
         self._look_again = look_again
         self._is_refused = False
         self._awaited = awaited
-        plain, stalled = _plain_here(forest), _stalled_by(parent)
+        plain = _plain_here(forest)
+        stalled = _stalled_by(parent, plain, forest)
         self._sleeper = _Sleeper(
             None, stalled, plain, self._tops, awaited, look_again, self._refuse
         )
@@ -410,14 +413,19 @@ def _why_never(key: Key, sleeper: _Sleeper, thread: int) -> ActiveDBError | None
     return deadlock
 
 
-def _stalled_by(node: Node | None) -> tuple[Node, ...]:
-    """Return the open transactions of this thread but `node` and its superiors. O(open + depth)."""
+def _stalled_by(node: Node | None, plain: Iterable[PlainUse], forest: Forest) -> tuple[Node, ...]:
+    """Return the open transactions of this thread but `node` and its superiors. O(open + depth).
+
+    Those of its connections, too, which are open between their blocks.
+    """
     line = set()
     found = node
     while found is not None:
         line.add(found)
         found = found.parent
-    return tuple(n for n in _here.nodes if n not in line and not n.state.is_final)
+    callers = [forest.joined.top_of(use.connection) for use in plain]
+    nodes = [*_here.nodes, *[top for top in callers if top is not None]]
+    return tuple([n for n in nodes if n not in line and not n.state.is_final])
 
 
 def _is_wait(edge: Edge | None) -> bool:

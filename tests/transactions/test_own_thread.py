@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import re
 import threading
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,6 +25,7 @@ from tests.transactions.bank import Bank, open_bank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from sqlalchemy import Connection
 
@@ -403,7 +405,7 @@ ROWS = (1, 2, 3)
 MODES = ("read", "write")
 steps = st.lists(
     st.one_of(
-        st.tuples(st.just("begin"), st.just(0), st.just("")),
+        st.tuples(st.sampled_from(["begin", "connect"]), st.just(0), st.just("")),
         st.tuples(st.just("child"), st.integers(0, 5), st.just("")),
         st.tuples(st.just("end"), st.integers(0, 5), st.sampled_from(["commit", "abort"])),
         st.tuples(st.sampled_from(MODES), st.integers(0, 5), st.sampled_from(["1", "2", "3"])),
@@ -412,6 +414,45 @@ steps = st.lists(
     min_size=3,
     max_size=25,
 )
+
+
+class Line:
+    """A top-level transaction and its open descendants, of which the innermost is used."""
+
+    def __init__(self, bank: Bank):
+        self._open = [bank.db.transaction().__enter__()]
+
+    def begin_child(self) -> None:
+        self._open.append(self._open[-1].subtransaction().__enter__())
+
+    def innermost(self) -> AbstractContextManager[Transaction]:
+        return nullcontext(self._open[-1])
+
+    def end(self, how: str) -> bool:
+        """End the innermost one; returns whether it was the last."""
+        _end(self._open.pop(), how)
+        return not self._open
+
+
+class ConnectionLine(Line):
+    """Blocks over a connection, each of which has ended when the next step comes."""
+
+    def __init__(self, bank: Bank):
+        self._bank = bank
+        self._block = bank.db.connection()
+        self._connection = self._block.__enter__()
+
+    def begin_child(self) -> None:
+        pass
+
+    def innermost(self) -> AbstractContextManager[Transaction]:
+        return self._bank.db.transaction(connection=self._connection)
+
+    def end(self, how: str) -> bool:
+        if how == "commit":
+            self._connection.commit()
+        self._block.__exit__(None, None, None)
+        return True
 
 
 class Model:
@@ -438,33 +479,44 @@ def database(server_url: str | None) -> Iterator[Bank]:
 
 def play(bank: Bank, program: list[tuple[str, int, str]]) -> None:
     model = Model()
-    lines: list[list[Transaction]] = []
+    lines: dict[int, Line] = {}
+    is_memory = isinstance(
+        bank.db._store, MemoryStore
+    )  # where a connection keeps all others waiting
+
+    def end_all() -> None:
+        while lines:
+            place_, line = lines.popitem()
+            if not line.end("abort"):
+                lines[place_] = line
+
     with ExitStack() as left_open:
-        left_open.callback(lambda: [_end(t, "abort") for line in lines for t in reversed(line)])
+        left_open.callback(end_all)
         for what, number, more in program:
-            if what == "begin":
-                lines.append([bank.db.transaction().__enter__()])
+            if what in ("begin", "connect"):
+                kind = ConnectionLine if what == "connect" and not is_memory else Line
+                lines[len(model.lines)] = kind(bank)
                 model.lines.append({})
                 continue
-            alive = [place for place, line in enumerate(lines) if line]
-            if not alive:
+            if not lines:
                 continue
-            place_ = alive[number % len(alive)]
+            place_ = sorted(lines)[number % len(lines)]
             line = lines[place_]
             if what == "child":
-                line.append(line[-1].subtransaction().__enter__())
+                line.begin_child()
             elif what == "end":
-                _end(line.pop(), more)
-                if not line:
+                if line.end(more):
+                    del lines[place_]
                     model.lines[place_] = {}
             else:
                 row = int(more)
                 expected = model.conflicts(place_, what, row)
                 try:
-                    if what == "read":
-                        line[-1].get(bank.accounts, row)
-                    else:
-                        line[-1].update(bank.accounts, row, balance=row)
+                    with line.innermost() as t:
+                        if what == "read":
+                            t.get(bank.accounts, row)
+                        else:
+                            t.update(bank.accounts, row, balance=row)
                     refused = False
                 except SelfDeadlock:
                     refused = True
@@ -650,20 +702,28 @@ def signal_in_plain(bank: Bank, connection: Connection) -> None:
     bank.db.signal("GO")
 
 
+def block_write(bank: Bank, connection: Connection) -> None:
+    with bank.db.transaction(connection=connection) as t:
+        put(t, bank, balance=7)
+
+
+@pytest.mark.parametrize("write", [plain_write, block_write])
 @pytest.mark.parametrize("call", [nested_in_plain, run_in_plain, query_in_plain, signal_in_plain])
-def test_transaction_that_waits_for_plain_sql_of_its_thread_is_refused(
-    bank: Bank, call: Callable[[Bank, Connection], None]
+def test_transaction_that_waits_for_a_connection_of_its_thread_is_refused(
+    bank: Bank,
+    call: Callable[[Bank, Connection], None],
+    write: Callable[[Bank, Connection], None],
 ) -> None:
     def nested() -> None:
         with bank.db.connection() as connection:
-            plain_write(bank, connection)
+            write(bank, connection)
             call(bank, connection)
 
     refused = in_thread(nested).exception(PATIENCE_S)
     if call is signal_in_plain and isinstance(refused, RuleFailed):
         refused = refused.__cause__
     assert type(refused) is SelfDeadlock, refused
-    assert "db.connection()" in str(refused)
+    assert re.search(r"db\.connection\(\)|transaction of the connection", str(refused))
     assert bank.committed() == {1: 10, 2: 20}
     bank.db.run(put, bank)  # nothing was left
     assert bank.committed()[1] == 5
