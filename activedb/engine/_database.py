@@ -504,7 +504,8 @@ class Database:
         """What can be done with a limit of time, in seconds: ``db.with_timeout(5).run(f, …)``.
 
         The time counts all tries and the pauses between them. When it is over the transaction
-        aborts with `TransactionTimeout` and is not tried again.
+        aborts with `TransactionTimeout` and is not tried again; 2 to 4 s later if the server has
+        fallen silent.
 
         Raises
         ------
