@@ -63,6 +63,16 @@ _PORT = 5432
 _TOLD_EVERY_S = 2.0
 
 
+class _ServerCursor(psycopg.ServerCursor[Any]):
+    """A cursor at the server, which is closed also if the server can no longer be told."""
+
+    def close(self) -> None:
+        try:
+            super().close()
+        finally:
+            psycopg.Cursor.close(self)
+
+
 class ServerConnection(psycopg.Connection[Any]):
     """A connection that waits no longer than the work of its thread may take.
 
@@ -73,6 +83,10 @@ class ServerConnection(psycopg.Connection[Any]):
     """
 
     backend: int = 0
+
+    def __init__(self, *given: Any, **more: Any):
+        super().__init__(*given, **more)
+        self.server_cursor_factory = _ServerCursor
 
     @classmethod
     def connect(cls, conninfo: str = "", **parameters: Any) -> Self:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import enum
+import gc
 import os
 import secrets
 import uuid
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from psycopg import ServerCursor
 from psycopg.pq import ExecStatus, PGconn
 from sqlalchemy import (
     ARRAY,
@@ -47,7 +49,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 
 from activedb.config import Settings
-from activedb.errors import ConfigurationError, LockTimeout, StoreError
+from activedb.errors import ConfigurationError, ConnectionLost, LockTimeout, StoreError
 from activedb.store import ChangedRows, Store, Tables, open_store
 from activedb.store._pgoutput import Begin, Commit, Delete, Insert, Note, Relation, Truncate, Update
 from tests.databases import PATIENCE_S, in_thread, until
@@ -197,6 +199,23 @@ def test_peek_that_is_left_early_can_be_made_again(server: Store, other: Somebod
             next(peeked.messages)
             raise ZeroDivisionError
         assert sum(isinstance(m, Insert) for m in told(slot)) == 5_000
+
+
+@pytest.mark.parametrize("how", ["read on", "left early"])
+def test_nothing_is_left_open_of_a_peek_whose_connection_is_cut(
+    server: Store, other: Somebody, how: str
+) -> None:
+    with slot_of(server) as slot:
+        other.run("INSERT INTO things SELECT n FROM generate_series(1, 5000) n")
+        with contextlib.suppress(ConnectionLost), slot.peek(10) as peeked:
+            next(peeked.messages)
+            number = slot.connection.scalar(text("SELECT pg_backend_pid()"))
+            other.run(f"SELECT pg_terminate_backend({number}, 10000)")
+            cursors = [each for each in gc.get_objects() if isinstance(each, ServerCursor)]
+            if how == "read on":
+                list(peeked.messages)
+    assert cursors
+    assert all(each.closed for each in cursors)
 
 
 def test_slot_goes_on_where_it_was_recorded_to_be(server: Store, other: Somebody) -> None:
