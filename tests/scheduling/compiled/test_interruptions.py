@@ -41,8 +41,9 @@ def stopped_at_line(number: int | None) -> Iterator[list[int]]:
         return local
 
     def entered(frame: FrameType, _event: str, _: Any) -> Any:
-        # What has been written for a generated loop, and for numba, is run as a whole.
-        return local if frame.f_code.co_filename.startswith(PLACE) else None
+        # What numba has compiled is run as a whole.
+        is_traced = frame.f_code.co_filename.startswith((PLACE, "<loop of "))
+        return local if is_traced else None
 
     before = sys.gettrace()
     sys.settrace(entered)
