@@ -21,6 +21,7 @@ from activedb.batches import (
     merged,
     overlapping,
     plan_compensation,
+    split,
     standing,
 )
 from activedb.errors import LineageError, NotRecorded
@@ -237,6 +238,33 @@ def test_compensation_of_a_derived_batch_says_what_batches_beside_it_would_lose(
     assert plan.steps[0].also_for == ("b11",)
     assert [(each.requirement, each.of) for each in plan.broken] == [(Requirement.COMPLETION, "a1")]
     assert "No other batch is affected." not in plan.explain()
+
+
+@pytest.mark.parametrize("mode", [Mode.FULL, Mode.NON_INTRUSIVE])
+@pytest.mark.parametrize("asked", ["report#1", "clean#1'", "clean>report#1"])
+def test_compensation_of_a_derived_batch_takes_nothing_it_is_made_of_from_others(
+    asked: str, mode: Mode
+) -> None:
+    workflow = Workflow(
+        [
+            Program("clean", "s"),
+            Program("report", {"clean": split(2)}),
+            Program("list", {"clean": merged(2)}),
+            Program("bill", {"s": merged(2)}),
+        ],
+        sources="s",
+    )
+    lineage, forming = Lineage(workflow), Forming(workflow)
+    forming.offer(lineage.arrive("s"))
+    forming.offer(lineage.batch(lineage.execute("clean", ["s#1"]).output))
+    for part in (1, 2):
+        lineage.execute("report", [[Piece("clean#1'", part, 2)]])
+    plan = plan_compensation(lineage, asked, mode)
+    assert plan.given_up == (asked,)
+    assert plan.to_withdraw == (("clean#1'",) if asked == "clean#1'" else ())
+    assert "s#1" in plan.partially_dropped
+    cover = plan_compensation(lineage, asked, Mode.INDEPENDENT_COVER)
+    assert (cover.given_up, cover.to_withdraw) == (("s#1",), ("s#1", "clean#1'"))
 
 
 def test_compensation_of_a_derived_batch_non_intrusively_leaves_what_others_need() -> None:

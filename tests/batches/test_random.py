@@ -249,7 +249,8 @@ def test_random_compensation_takes_from_what_comes_later_its_own_batches_and_not
             asked, mode = data.draw(st.sampled_from(nodes)), data.draw(st.sampled_from(Mode))
             plan = plan_compensation(lineage, asked, mode)
             compensated.carry_out(plan)
-            gone = gone | {*plan.given_up, *plan.withdrawn}
+            recalled = [asked] if plan.cover is None else plan.cover.sources
+            gone = gone | {*recalled, *plan.withdrawn}
         for each in (compensated, untouched):
             each.feed(source)
         for id in untouched.used():
