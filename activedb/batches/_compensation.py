@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from activedb.batches._composite import composite, edges_among
-from activedb.batches._cover import Cover, independent_scover
+from activedb.batches._cover import Cover, independent_scover, transactions_of
 from activedb.batches._interference import Interference, counts, interference, others_of
 from activedb.batches._lineage import Lineage
 from activedb.batches._plan import Broken, CompensationPlan, Kept, LostInput, Mode, Step
@@ -63,7 +63,7 @@ def plan_compensation(
     kept: tuple[Kept, ...] = ()
     if chosen_mode is Mode.INDEPENDENT_COVER:
         cover = independent_scover(lineage, asked, consecutive=consecutive, rounds=rounds)
-        given_up, triggered = cover.sources, composite(lineage, cover.sources)
+        given_up, triggered = cover.sources, transactions_of(lineage, cover.sources)
     elif consecutive or rounds is not None:
         raise LineageError(
             f"consecutive and rounds are about covers: say {str(Mode.INDEPENDENT_COVER)!r}"

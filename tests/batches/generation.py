@@ -110,13 +110,14 @@ def lineages(
 def naive(lineage: Lineage) -> Naive:
     """The definitions, over the same lineage."""
     programs = lineage.workflow.programs
+
+    def relaxing(requirement: Requirement) -> set[str]:
+        return {name for name, program in programs.items() if not program.requires(requirement)}
+
     return Naive(
         lineage.records(),
         list(programs),
         {name: set(program.after) for name, program in programs.items()},
-        {
-            name
-            for name, program in programs.items()
-            if not program.requires(Requirement.COMPLETION)
-        },
+        relaxing(Requirement.COMPLETION),
+        relaxing(Requirement.MONOTONIC_EXECUTION),
     )

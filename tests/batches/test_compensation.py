@@ -166,6 +166,37 @@ def test_compensation_control_order_triggers_within_one_composite_transaction() 
     assert plan.lost_input == ()
 
 
+@pytest.mark.parametrize(
+    ("relax", "given_up", "order"),
+    [
+        ([], ("o1", "o2"), ("ship#2", "ship#1", "tally#1")),
+        (["completion"], ("o1",), ("ship#2", "ship#1", "tally#1")),
+        (["monotonic execution"], ("o1",), ("ship#1", "tally#1")),
+    ],
+)
+def test_compensation_of_a_cover_takes_what_would_stand_behind_it_in_control_order(
+    relax: list[str], given_up: tuple[str, ...], order: tuple[str, ...]
+) -> None:
+    workflow = Workflow(
+        [
+            Program("tally", {"orders": merged(2)}, relax=["completion"]),
+            Program("ship", "orders", after="tally", relax=relax),
+        ],
+        sources="orders",
+    )
+    lineage = Lineage(workflow)
+    for i in (1, 2, 3):
+        lineage.arrive("orders", i, id=f"o{i}")
+    lineage.execute("tally", [["o1", "o2"]])
+    for i in (1, 2, 3):
+        lineage.execute("ship", [f"o{i}"])
+    plan = plan_compensation(lineage, "o1", Mode.INDEPENDENT_COVER)
+    assert (plan.given_up, plan.order) == (given_up, order)
+    assert plan.broken == plan.interference == ()
+    assert plan.cover is not None
+    assert plan.cover.is_independent
+
+
 def test_compensation_without_action_is_told_beforehand() -> None:
     workflow = Workflow([Program("p", "a"), Program("print", "p", compensable=False)], sources="a")
     lineage = Lineage(workflow)
