@@ -22,7 +22,7 @@ class Mode(StrEnum):
     NON_INTRUSIVE = "non-intrusive"
     """The largest prefix of it that affects the completion of no other batch."""
     INDEPENDENT_COVER = "independent cover"
-    """All that the batches of an independent scover have triggered, and what would stand behind it."""
+    """All that the batches of an independent scover have triggered; what would stand behind it."""
 
 
 @dataclass(frozen=True, slots=True)
