@@ -79,14 +79,14 @@ def followers(
 ) -> set[str]:
     """All that has to go with batches and transactions, so that nothing stands behind what is gone.
 
-    That is what follows from them, and in turn from each transaction that stands, is to execute
-    monotonically, and comes in control order after one that goes. With `without`, what is in that
-    set is not gone through again.
+    That is what follows from them. A transaction that stands and comes in control order after one
+    that goes, goes too, with what follows from it, unless its program relaxes monotonic execution.
+    With `without`, what is in that set is not gone through again.
 
     Notes
     -----
     O(edges of what follows), and with control order O(edges · sources) of what has a source in
-    common with that, each time that something comes in by it.
+    common with that, once for each time that it brings something in.
     """
     found = new = lineage.descendants(ids, without=without)
     if not lineage.workflow.has_control_order:
