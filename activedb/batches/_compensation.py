@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from activedb.batches._composite import composite, edges_among
-from activedb.batches._cover import Cover, independent_scover, scover
+from activedb.batches._cover import Cover, independent_scover, transactions_of
 from activedb.batches._interference import Interference, counts, interference, others_of
 from activedb.batches._lineage import Lineage
 from activedb.batches._plan import Broken, CompensationPlan, Kept, LostInput, Mode, Step
@@ -63,18 +63,17 @@ def plan_compensation(
     kept: tuple[Kept, ...] = ()
     if chosen_mode is Mode.INDEPENDENT_COVER:
         cover = independent_scover(lineage, asked, consecutive=consecutive, rounds=rounds)
-        given_up, triggered = cover.sources, composite(lineage, cover.sources)
+        given_up, triggered = cover.sources, transactions_of(lineage, cover.sources)
     elif consecutive or rounds is not None:
         raise LineageError(
             f"consecutive and rounds are about covers: say {str(Mode.INDEPENDENT_COVER)!r}"
         )
     else:
-        given_up, triggered = scover(lineage, asked), composite(lineage, asked)
+        given_up, triggered = asked, composite(lineage, asked)
     live = tuple(id for id in triggered if lineage.transaction(id).is_live)
-    recalled = asked if cover is None else cover.sources
     if chosen_mode is Mode.NON_INTRUSIVE:
-        live, kept = _non_interfering_prefix(lineage, live, recalled)
-    affected = interference(lineage, live, given_up=recalled)
+        live, kept = _non_interfering_prefix(lineage, live, given_up)
+    affected = interference(lineage, live, given_up=given_up)
     return _Outcome(lineage, asked, given_up, cover, live, affected).plan(chosen_mode, kept)
 
 
@@ -195,7 +194,7 @@ class _Outcome:
         """What is dropped, what is partially dropped, what is to be taken from those who wait."""
         lineage = self._lineage
         recalled = {id for id in (*self._asked, *self._given_up) if not lineage.is_transaction(id)}
-        above = lineage.ancestors(self._compensated) | recalled
+        above = lineage.ancestors({*self._compensated, *recalled})
         standing = {
             id
             for id in lineage.descendants(above)
@@ -239,11 +238,10 @@ class _Outcome:
         return tuple(found)
 
     def _incomplete(self) -> Iterator[Broken]:
-        """The source batches, but those recalled, of which a part would be missing."""
+        """The source batches, but those given up, of which a part would be missing."""
         lineage = self._lineage
-        recalled = self._given_up if self._cover is not None else self._asked
         for batch in lineage.sources_of(self._gone) if self._gone else ():
-            if batch in recalled:
+            if batch in self._given_up:
                 continue
             found = {id for id in lineage.descendants(batch) if lineage.is_transaction(id)}
             missing = {

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from activedb.batches._composite import composite
-from activedb.batches._interference import counts, is_independent
+from activedb.batches._composite import composite, followers
+from activedb.batches._interference import counts, interference
 from activedb.batches._lineage import Lineage
 from activedb.errors import LineageError
 from activedb.spelling import listed
 
-__all__ = ["Closing", "Cover", "Round", "independent_scover", "scover"]
+__all__ = ["Closing", "Cover", "Round", "independent_scover", "scover", "transactions_of"]
 
 
 class Closing(StrEnum):
@@ -71,8 +71,8 @@ class Cover:
         All source batches that the construction came to.
     rounds : tuple of Round
     is_independent : bool
-        Whether full compensation of `sources` affects the completion of no other batch, as far as
-        is recorded.
+        Whether compensating `sources`, and what would stand behind that, affects the completion of
+        no other batch, as far as is recorded.
     reasons : tuple of str
         Why it is not closed, in sentences.
     """
@@ -147,10 +147,11 @@ def independent_scover(
 
     D_1 is what the batches trigger, U_i the transactions from which there is a way to D_i, s_i the
     source batches that are input to U_i, and D_{i+1} the transactions to which there is a way from
-    U_i or that s_i triggers; until U_i does not grow.
+    U_i or that s_i triggers; until U_i does not grow. Ways lead along control order, too, to what
+    would otherwise stand behind a compensated transaction (`followers`).
 
     Two additions to the paper's text. A source batch may be input to several transactions, which
-    are all drawn in. And what the completion of no batch depends on draws nothing in:
+    are all drawn in. And what the completion of no batch depends on draws nothing in from above:
     compensated transactions, and those of programs that relax completion.
 
     Parameters
@@ -207,9 +208,18 @@ def independent_scover(
         derivation,
         reached,
         tuple(found),
-        is_independent(lineage, sources),
+        not interference(lineage, transactions_of(lineage, sources), given_up=sources),
         reasons,
     )
+
+
+def transactions_of(lineage: Lineage, sources: Iterable[str]) -> tuple[str, ...]:
+    """All that compensating the source batches of a cover compensates, in transaction order.
+
+    What they trigger, and what would stand behind that in control order.
+    """
+    found = followers(lineage, sources)
+    return lineage.in_transaction_order(id for id in found if lineage.is_transaction(id))
 
 
 class _Construction:
@@ -222,7 +232,7 @@ class _Construction:
         # D_i and U_i, with the batches in between; what the next round adds to them first.
         self._down: set[str] = set()
         self._up: set[str] = set()
-        self._below = lineage.descendants((*composite(lineage, given), *given))
+        self._below = followers(lineage, (*composite(lineage, given), *given))
         self._above = lineage.ancestors(given)
 
     @property
@@ -246,7 +256,7 @@ class _Construction:
             return None
         self._sources |= sources
         self._up |= above
-        self._below = lineage.descendants(above, without=self._down)
+        self._below = followers(lineage, above, without=self._down)
         self._above = set()
         return Round(
             self._transactions(below), self._transactions(above), lineage.in_order(sources)

@@ -22,7 +22,7 @@ class Mode(StrEnum):
     NON_INTRUSIVE = "non-intrusive"
     """The largest prefix of it that affects the completion of no other batch."""
     INDEPENDENT_COVER = "independent cover"
-    """All that the batches of an independent scover have triggered."""
+    """All that the batches of an independent scover have triggered; what would stand behind it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,8 @@ class CompensationPlan:
     asked : tuple of str
         The batches, or transactions, about which the plan is.
     given_up : tuple of str
-        The source batches that are given up by it; all others are *other batches*.
+        What is dropped on purpose: what was asked about, or the sources of the cover. What a
+        derived batch is made of is not given up with it: others go on using it.
     cover : Cover or None
         With `Mode.INDEPENDENT_COVER`, where `given_up` comes from.
     steps : tuple of Step
@@ -129,7 +130,7 @@ class CompensationPlan:
     withdrawn : tuple of str
         Outputs of compensated transactions.
     to_withdraw : tuple of str
-        Those of them, and of the batches asked about, that wait to be used: they have to be taken
+        Those of them, and of the batches given up, that wait to be used: they have to be taken
         from those who wait (`Forming.withdraw`), and recorded as such (`Lineage.withdraw`).
     lost_input : tuple of LostInput
     broken : tuple of Broken

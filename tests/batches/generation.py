@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hypothesis import strategies as st
 
 from activedb.batches import (
@@ -16,6 +18,9 @@ from activedb.batches import (
 )
 from tests.batches.naive import Naive
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 __all__ = ["lineages", "naive", "workflows"]
 
 
@@ -27,11 +32,16 @@ def groupings(draw: st.DrawFn) -> Grouping:
 
 
 @st.composite
-def workflows(draw: st.DrawFn, *, relax: bool = True) -> Workflow:
-    """One or two sources, up to four programs that read what comes before, maybe an OLTP one."""
+def workflows(draw: st.DrawFn, *, relax: Iterable[Requirement] = Requirement) -> Workflow:
+    """One or two sources, up to four programs that read what comes before, maybe an OLTP one.
+
+    Each program relaxes some of what is named by `relax`.
+    """
     sources = ["a", "b"][: draw(st.integers(1, 2))]
     programs: list[Program] = []
     unread = list(sources)
+    names = [str(each) for each in relax]
+    relaxed = st.lists(st.sampled_from(names), max_size=2) if names else st.just([])
     count = draw(st.integers(len(sources), 4))
     for number in range(count):
         streams = [*sources, *(program.name for program in programs)]
@@ -41,13 +51,12 @@ def workflows(draw: st.DrawFn, *, relax: bool = True) -> Workflow:
         unread = [source for source in unread if source not in chosen]
         earlier = [program.name for program in programs if program.name not in chosen]
         after = draw(st.lists(st.sampled_from(earlier), max_size=1)) if earlier else []
-        names = st.sampled_from([str(each) for each in Requirement])
         programs.append(
             Program(
                 f"P{number}",
                 {stream: draw(groupings()) for stream in chosen},
                 after=after,
-                relax=draw(st.lists(names, max_size=2)) if relax else (),
+                relax=draw(relaxed),
             )
         )
     if draw(st.booleans()):
@@ -58,7 +67,11 @@ def workflows(draw: st.DrawFn, *, relax: bool = True) -> Workflow:
 
 @st.composite
 def lineages(
-    draw: st.DrawFn, *, relax: bool = True, mishaps: bool = True, batches_max: int = 6
+    draw: st.DrawFn,
+    *,
+    relax: Iterable[Requirement] = Requirement,
+    mishaps: bool = True,
+    batches_max: int = 6,
 ) -> Lineage:
     """Some batches of a random workflow, arrived and executed in a random order.
 
@@ -97,13 +110,14 @@ def lineages(
 def naive(lineage: Lineage) -> Naive:
     """The definitions, over the same lineage."""
     programs = lineage.workflow.programs
+
+    def relaxing(requirement: Requirement) -> set[str]:
+        return {name for name, program in programs.items() if not program.requires(requirement)}
+
     return Naive(
         lineage.records(),
         list(programs),
         {name: set(program.after) for name, program in programs.items()},
-        {
-            name
-            for name, program in programs.items()
-            if not program.requires(Requirement.COMPLETION)
-        },
+        relaxing(Requirement.COMPLETION),
+        relaxing(Requirement.MONOTONIC_EXECUTION),
     )

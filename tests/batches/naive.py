@@ -28,6 +28,8 @@ class Naive:
         Control order: a program to those that it follows.
     no_completion : set of str
         Programs that relax completion.
+    no_monotonic : set of str
+        Programs that relax monotonic execution.
     """
 
     def __init__(
@@ -36,8 +38,10 @@ class Naive:
         order: list[str],
         after: dict[str, set[str]],
         no_completion: set[str],
+        no_monotonic: set[str],
     ):
         self.no_completion = no_completion
+        self.no_monotonic = no_monotonic
         self.after = after
         self.program: dict[str, str] = {}
         self.number: dict[str, int] = {}
@@ -137,13 +141,29 @@ class Naive:
         relaxed = self.program[transaction] in self.no_completion
         return self.state[transaction] != "compensated" and not relaxed
 
+    def followers(self, transactions: set[str]) -> set[str]:
+        """What goes with transactions, so that nothing stands behind one that is gone."""
+        while True:
+            behind = {
+                s
+                for f, s in self.controls
+                if f in transactions
+                and self.state[f] != "compensated"
+                and self.state[s] == "executed"
+                and self.program[s] not in self.no_monotonic
+            }
+            more = self.below(transactions | behind)
+            if more == transactions:
+                return transactions
+            transactions = more
+
     # -- covers ------------------------------------------------------------------------------
 
     def rounds(self, batch: str) -> list[tuple[set[str], set[str], set[str]]]:
         """The sets D_i, U_i and s_i, each as a whole, until U_i and s_i stay what they are."""
         producers = {self.producer[b] for b in self.pieces[batch] if b in self.producer}
         always, own = self.above(producers), self.sources_of(batch)
-        below = self.composite(batch)
+        below = self.followers(self.composite(batch))
         found: list[tuple[set[str], set[str], set[str]]] = []
         while True:
             above = self.above(id for id in below if self.counts(id)) | always
@@ -152,11 +172,12 @@ class Naive:
                 return found
             found.append((below, above, sources))
             fed = {id for source in sources for id in self.consumers(source)}
-            below = below | self.below(above | fed)
+            below = self.followers(below | self.below(above | fed))
             always, own = above, sources
 
     def is_independent(self, sources: set[str]) -> bool:
-        own = {id for source in sources for id in self.composite(source)}
+        """Whether giving up sources, and what would stand behind that, interferes with no other."""
+        own = self.followers({id for source in sources for id in self.composite(source)})
         return not any(
             self.counts(id)
             for other in self.sources - sources

@@ -21,6 +21,7 @@ from activedb.batches import (
     merged,
     overlapping,
     plan_compensation,
+    split,
     standing,
 )
 from activedb.errors import LineageError, NotRecorded
@@ -165,6 +166,37 @@ def test_compensation_control_order_triggers_within_one_composite_transaction() 
     assert plan.lost_input == ()
 
 
+@pytest.mark.parametrize(
+    ("relax", "given_up", "order"),
+    [
+        ([], ("o1", "o2"), ("ship#2", "ship#1", "tally#1")),
+        (["completion"], ("o1",), ("ship#2", "ship#1", "tally#1")),
+        (["monotonic execution"], ("o1",), ("ship#1", "tally#1")),
+    ],
+)
+def test_compensation_of_a_cover_takes_what_would_stand_behind_it_in_control_order(
+    relax: list[str], given_up: tuple[str, ...], order: tuple[str, ...]
+) -> None:
+    workflow = Workflow(
+        [
+            Program("tally", {"orders": merged(2)}, relax=["completion"]),
+            Program("ship", "orders", after="tally", relax=relax),
+        ],
+        sources="orders",
+    )
+    lineage = Lineage(workflow)
+    for i in (1, 2, 3):
+        lineage.arrive("orders", i, id=f"o{i}")
+    lineage.execute("tally", [["o1", "o2"]])
+    for i in (1, 2, 3):
+        lineage.execute("ship", [f"o{i}"])
+    plan = plan_compensation(lineage, "o1", Mode.INDEPENDENT_COVER)
+    assert (plan.given_up, plan.order) == (given_up, order)
+    assert plan.broken == plan.interference == ()
+    assert plan.cover is not None
+    assert plan.cover.is_independent
+
+
 def test_compensation_without_action_is_told_beforehand() -> None:
     workflow = Workflow([Program("p", "a"), Program("print", "p", compensable=False)], sources="a")
     lineage = Lineage(workflow)
@@ -237,6 +269,33 @@ def test_compensation_of_a_derived_batch_says_what_batches_beside_it_would_lose(
     assert plan.steps[0].also_for == ("b11",)
     assert [(each.requirement, each.of) for each in plan.broken] == [(Requirement.COMPLETION, "a1")]
     assert "No other batch is affected." not in plan.explain()
+
+
+@pytest.mark.parametrize("mode", [Mode.FULL, Mode.NON_INTRUSIVE])
+@pytest.mark.parametrize("asked", ["report#1", "clean#1'", "clean>report#1"])
+def test_compensation_of_a_derived_batch_takes_nothing_it_is_made_of_from_others(
+    asked: str, mode: Mode
+) -> None:
+    workflow = Workflow(
+        [
+            Program("clean", "s"),
+            Program("report", {"clean": split(2)}),
+            Program("list", {"clean": merged(2)}),
+            Program("bill", {"s": merged(2)}),
+        ],
+        sources="s",
+    )
+    lineage, forming = Lineage(workflow), Forming(workflow)
+    forming.offer(lineage.arrive("s"))
+    forming.offer(lineage.batch(lineage.execute("clean", ["s#1"]).output))
+    for part in (1, 2):
+        lineage.execute("report", [[Piece("clean#1'", part, 2)]])
+    plan = plan_compensation(lineage, asked, mode)
+    assert plan.given_up == (asked,)
+    assert plan.to_withdraw == (("clean#1'",) if asked == "clean#1'" else ())
+    assert "s#1" in plan.partially_dropped
+    cover = plan_compensation(lineage, asked, Mode.INDEPENDENT_COVER)
+    assert (cover.given_up, cover.to_withdraw) == (("s#1",), ("s#1", "clean#1'"))
 
 
 def test_compensation_of_a_derived_batch_non_intrusively_leaves_what_others_need() -> None:

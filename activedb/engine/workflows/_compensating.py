@@ -135,8 +135,8 @@ class Compensating:
             )
 
     def _check_whole(self, plan: CompensationPlan) -> None:
-        of = plan.asked if plan.cover is None else plan.given_up
-        cut = self._commits.look(lambda state: state.lineage.descendants(of) & state.cut)
+        about = {*plan.given_up, *plan.transactions}
+        cut = self._commits.look(lambda state: state.lineage.descendants(about) & state.cut)
         if cut:
             raise HistoryForgotten(
                 f"workflow {self._definition.name}: some of what {listed(plan.asked)} has "

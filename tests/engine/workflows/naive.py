@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tests.engine.workflows.marking import mark_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from activedb.batches import Grouping, Workflow
 
@@ -67,12 +67,20 @@ class NaiveWorkflow:
                     reached |= {each.id, each.output}
         return [each for each in self.done if each.id in reached]
 
-    def compensate(self, batch: str) -> None:
-        gone = {batch}
-        for each in self.triggered(batch):
-            each.is_compensated = True
-            gone.add(each.output)
-        self.recalled.add(batch)
+    def compensate(self, batches: Iterable[str], transactions: Iterable[str] | None = None) -> None:
+        """Compensate transactions, by default all that some batches have triggered.
+
+        These batches, and what the transactions gave out, are gaps from now on, and no others.
+        """
+        gone = set(batches)
+        if transactions is None:
+            transactions = [each.id for batch in gone for each in self.triggered(batch)]
+        self.recalled |= {batch for batch in gone if self._waits(batch)}
+        chosen = set(transactions)
+        for each in self.done:
+            if each.id in chosen:
+                each.is_compensated = True
+                gone.add(each.output)
         for entries in self.streams.values():
             for entry in entries:
                 if entry.id in gone:
@@ -87,6 +95,17 @@ class NaiveWorkflow:
     def is_whole(self, batch: str) -> bool:
         gone = any(each.is_compensated for each in self.triggered(batch))
         return not gone and batch not in self.recalled
+
+    def _waits(self, batch: str) -> bool:
+        """Whether a program is still to use a batch."""
+        return any(
+            piece is not None and piece.id == batch
+            for name, program in self.workflow.programs.items()
+            for stream, grouping in program.reads.items()
+            for piece in list(self._pieces(stream, grouping.parts))[
+                self.numbers[name] * grouping.step :
+            ]
+        )
 
     def _step(self, name: str) -> bool:
         """Execute a program once, if it can be."""

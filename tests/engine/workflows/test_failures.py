@@ -213,6 +213,27 @@ def test_waiting_batch_that_is_recalled_is_merged_without(db: Database) -> None:
     assert of.written() == ["P1(y)"]
 
 
+@pytest.mark.parametrize("mode", ["full", "non-intrusive"])
+@pytest.mark.parametrize("asked", ["report#1", "clean#1'"])
+def test_derived_batch_that_is_compensated_leaves_its_source_to_others(
+    where: Place, asked: str, mode: str
+) -> None:
+    programs = [
+        Program("clean", "s"),
+        Program("report", "clean"),
+        Program("bill", {"s": merged(2)}),
+    ]
+    of = marking(where.open(), programs, sources="s")
+    of.run.feed("s", rows_of("1"))
+    plan = of.run.compensate(asked, mode)
+    assert (plan.order, plan.to_withdraw) == (("report#1",), ())
+    assert of.run.waiting() == {"bill": ("s#1",)}
+    for row in ("2", "4"):
+        of.run.feed("s", rows_of(row))
+    assert "bill(1,2)" in of.written()
+    assert of.states()["s#1"] == "partially dropped"
+
+
 def test_given_up_transaction_leaves_no_firings(db: Database) -> None:
     of = marking(db, chain(isolated(), isolated()))
     heard = []

@@ -94,6 +94,28 @@ def test_compensation_is_too_late_only_if_something_forgotten_stands(
     assert of.written() == written
 
 
+def test_compensation_of_a_cover_is_too_late_if_what_goes_with_it_was_forgotten(
+    db: Database,
+) -> None:
+    """P2#2 would stand behind P1#1; P3#1, which has used it and stands, is forgotten."""
+    programs = [
+        Program("P1", {"a": merged(2)}, relax=["completion"]),
+        Program("P2", "a", after="P1", relax=["completion"]),
+        Program("P3", {"P2": overlapping(2)}),
+    ]
+    of = marking(db, programs)
+    of.failing = lambda mark: mark == "P2(1)"  # given up: nobody's completion depends on it
+    for number in range(1, 4):
+        of.run.feed("a", rows_of(str(number)))
+    plan = of.run.plan("a#1", "independent cover")
+    assert (plan.given_up, plan.order) == (("a#1",), ("P3#2", "P3#1", "P2#2", "P1#1"))
+    assert of.run.forget(LATER) == 2  # P3#1 and its output
+    written = of.written()
+    with pytest.raises(HistoryForgotten, match="directly behind P2#2'"):
+        of.run.compensate("a#1", "independent cover", allow_interference=True)
+    assert of.written() == written
+
+
 def test_forget_keeps_what_has_failed_and_what_belongs_to_it(db: Database) -> None:
     of = marking(db, [*chain(isolated(), isolated()), Program("P3", "a")])
     of.run.feed("a", rows_of("v"))
