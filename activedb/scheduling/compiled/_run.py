@@ -95,6 +95,7 @@ class ColumnRun:
         self._planner: Planner | None = None
         self._cost_s: float | None = None  # of a row, on one thread, in the last batch
         self._plain = PlainLoop(self.layout)
+        self._undo = Undo(self.layout)
         if decision == "python":
             self.not_compiled = "the decision was python"
         elif not has_compiler():
@@ -138,7 +139,7 @@ class ColumnRun:
         self, batch: EventBatch | None, until_us: int | None, *, is_last: bool
     ) -> ColumnResults:
         known = (self.punctuation_us, self._waiting, self._arrivals)
-        undo: Undo | None = None
+        saved = False
         try:
             reached_us, waiting, arrivals = known
             passed: list[Rows] = []
@@ -157,7 +158,8 @@ class ColumnRun:
             if order is not None:
                 ran = ran.take(order)
             if len(ran):
-                undo = Undo(self.state, self.layout, ran)
+                self._undo.save(self.state, ran)
+                saved = True
             results = self._run(ran)
             results.refused = refused
             if is_last and len(results):  # what is not later would now come too late
@@ -167,8 +169,8 @@ class ColumnRun:
                 return results
         except BaseException:
             self._planner = None  # it may know of rows that have not run
-            if undo is not None:
-                undo()
+            if saved:
+                self._undo.put_back(self.state)
             self.punctuation_us, self._waiting, self._arrivals = known
             raise
         self.state.trim(At(until_us, "", 0))

@@ -2,116 +2,116 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from activedb.compiler import jit
 from activedb.scheduling._operations import Write
 from activedb.scheduling._tables import Parameter
-from activedb.scheduling.compiled._batch import Column, Ints
+from activedb.scheduling.compiled._batch import Ints
 from activedb.scheduling.compiled._layout import Layout
 from activedb.scheduling.compiled._rows import Rows
 from activedb.scheduling.compiled._state import ColumnState
 
 __all__ = ["Undo"]
 
+_WHOLE_BYTES: Final = 32  # to copy so many costs what it costs to gather one key
 
+_Array = npt.NDArray[Any]
 _Chosen = tuple[Ints, Ints]  # rows, and the column that has their keys
 
 
 @dataclass(frozen=True, slots=True)
 class _Saved:
-    """Contents of some keys of a table, or of the whole table."""
+    """What an array held at some keys; None: at all."""
 
-    place: int
+    array: _Array
     chosen: _Chosen | None
-    values: Column
-    written: Column
-    heads: Ints
+    old: _Array
 
-    @property
-    def keys(self) -> Ints | slice:
-        """Keys to restore; computed on demand, because few batches are undone."""
+    def put_back(self) -> None:
         if self.chosen is None:
-            return slice(None)
-        rows, column = self.chosen
-        return column.take(rows)
+            self.array[:] = self.old
+        else:
+            rows, column = self.chosen
+            self.array[column.take(rows)] = self.old
 
 
 class Undo:
-    """Copy of the keys that rows may write: O(rows), or O(size) of a table if that is less.
+    """What rows may write, saved before they run: O(rows), or O(size) of a table if that is less.
+
+    It is made once for a run, as fresh memory for each batch would cost as much as to fill it.
 
     Parameters
     ----------
-    state : ColumnState
     layout : Layout
-    rows : Rows
-        Those that are about to run.
     """
 
-    def __init__(self, state: ColumnState, layout: Layout, rows: Rows):
-        self._state = state
+    def __init__(self, layout: Layout):
+        self._layout = layout
+        self._rooms: dict[int, _Array] = {}
+        self._saved: list[_Saved] = []
+
+    def save(self, state: ColumnState, rows: Rows) -> None:
+        """Save what rows that are about to run may write."""
         self._log = (state.log, state.log.used, state.last_arrival)
+        self._saved = []
+        layout = self._layout
         of_code = [np.flatnonzero(rows.codes == code) for code in range(len(layout.templates))]
-        self._saved = [
-            _saved(state, place, chosen)
-            for place, table in enumerate(layout.tables)
-            for chosen in _written(layout, place, rows, of_code, table.size or 0)
-        ]
+        for place in range(len(layout.tables)):
+            written = _written(layout, place, rows, of_code)
+            for array in (state.values[place], state.written[place], state.heads[place]):
+                self._save(array, written)
 
-    def __call__(self) -> None:
+    def put_back(self, state: ColumnState) -> None:
         """Put all of it back; REQUIRES: the rows run no more, and nothing was trimmed since."""
-        state = self._state
         for saved in self._saved:
-            keys = saved.keys
-            state.values[saved.place][keys] = saved.values
-            state.written[saved.place][keys] = saved.written
-            if len(saved.heads):
-                state.heads[saved.place][keys] = saved.heads
-        log, used, last_arrival = self._log
-        log.used, state.last_arrival = used, last_arrival
+            saved.put_back()
+        state.log, state.log.used, state.last_arrival = self._log
 
+    def _save(self, array: _Array, written: list[_Chosen] | None) -> None:
+        if written is None or sum(len(rows) for rows, _ in written) * _WHOLE_BYTES > array.nbytes:
+            room = self._room(array.dtype, len(array))
+            np.copyto(room, array)
+            self._saved.append(_Saved(array, None, room))
+            return
+        for rows, column in written:
+            room = self._room(array.dtype, len(rows))
+            gather(array, rows, column, room)
+            self._saved.append(_Saved(array, (rows, column), room))
 
-def _saved(state: ColumnState, place: int, chosen: _Chosen | None) -> _Saved:
-    values, written, heads = state.values[place], state.written[place], state.heads[place]
-    if chosen is None:
-        return _Saved(place, None, values.copy(), written.copy(), heads.copy())
-    rows, column = chosen
-    old, flags = gathered(rows, column, values, written)
-    return _Saved(place, chosen, old, flags, heads.take(column.take(rows)) if len(heads) else heads)
+    def _room(self, dtype: np.dtype[Any], count: int) -> _Array:
+        """Memory for the next that is saved, of the batch before if that is large enough."""
+        number = len(self._saved)
+        room = self._rooms.get(number)
+        if room is None or room.dtype != dtype or len(room) < count:
+            self._rooms[number] = room = np.empty(count + count // 4, dtype)
+        return room[:count]
 
 
 @jit
-def gathered(rows: Ints, column: Ints, values: Column, written: Column) -> tuple[Column, Column]:
-    """Values and flags of the keys that a column holds in some rows, gathered in one pass."""
-    old = np.empty(len(rows), values.dtype)
-    flags = np.empty(len(rows), written.dtype)
+def gather(array: _Array, rows: Ints, column: Ints, into: _Array) -> None:
+    """Write what an array holds at the keys that a column has in some rows."""
     for number, row in enumerate(rows):
-        key = column[row]
-        old[number], flags[number] = values[key], written[key]
-    return old, flags
+        into[number] = array[column[row]]
 
 
-def _written(
-    layout: Layout, place: int, rows: Rows, of_code: list[Ints], size: int
-) -> Sequence[_Chosen | None]:
-    """Keys of a table that rows may write; None, all of it, if they are computed, or many."""
-    table = layout.tables[place]
+def _written(layout: Layout, place: int, rows: Rows, of_code: list[Ints]) -> list[_Chosen] | None:
+    """Keys of a table that rows may write; None, any, if they are computed."""
     found: list[_Chosen] = []
-    count = 0
     for code, operations in enumerate(layout.templates):
         for operation in operations:
             for ref in operation.targets if isinstance(operation, Write) else ():
-                if ref.table is not table:
+                if ref.table is not layout.tables[place]:
                     continue
                 if isinstance(ref.key, Parameter):
                     column = rows.columns[layout.columns.index((ref.key.name, True))]
                     found.append((of_code[code], column))
-                    count += len(of_code[code])
                 elif isinstance(ref.key, int | np.integer):
                     found.append((np.zeros(1, np.int64), np.array([ref.key], np.int64)))
                 else:
-                    return [None]
-    return [None] if count > size // 4 else found
+                    return None
+    return found
