@@ -165,6 +165,43 @@ class Detector:
         How many open choices were, likewise.
     """
 
+    __slots__ = (
+        "__weakref__",
+        "_advanced_us",
+        "_clocks",
+        "_decisions",
+        "_durations_us",
+        "_handed_out",
+        "_is_free",
+        "_is_marked",
+        "_log",
+        "_memoryless",
+        "_nodes",
+        "_oldest",
+        "_open",
+        "_partials_max",
+        "_plain",
+        "_refuses",
+        "_refuted",
+        "_remembered",
+        "_returned",
+        "_root",
+        "_seen",
+        "_shared",
+        "_single",
+        "_told_us",
+        "_tries_worlds",
+        "_trimmed_us",
+        "dropped",
+        "expression",
+        "forgotten",
+        "horizon_us",
+        "is_replayable",
+        "is_stateful",
+        "is_timed",
+        "reads",
+    )
+
     def __init__(
         self,
         expression: Expression,

@@ -74,6 +74,27 @@ class CombinationNode(Node):
         How far back before the end of a match what it is made of can lie; None: without bound.
     """
 
+    __slots__ = (
+        "_clock_parts",
+        "_ledger",
+        "_negates_clock",
+        "attributes",
+        "chooser",
+        "dispatch",
+        "ended_us",
+        "groups",
+        "horizon_us",
+        "named_by_event",
+        "needs_used",
+        "opened",
+        "order",
+        "predicates",
+        "sources",
+        "stages",
+        "times_out",
+        "window_us",
+    )
+
     stages: list[Stage]
     predicates: Predicates
 

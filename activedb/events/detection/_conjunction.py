@@ -29,6 +29,8 @@ __all__ = ["ConjunctionNode"]
 class ConjunctionNode(CombinationNode):
     """Finds the matches of a conjunction."""
 
+    __slots__ = ("may_share", "needed")
+
     def __init__(
         self,
         expression: Conjunction,

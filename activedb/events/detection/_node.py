@@ -225,6 +225,8 @@ class Node(ABC):
         Of the composite occurrences that it makes.
     """
 
+    __slots__ = ("children", "clocks", "expression", "index", "keys", "lowest", "name", "shared")
+
     def __init__(
         self,
         expression: Expression,

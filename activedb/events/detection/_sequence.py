@@ -52,6 +52,17 @@ class SequenceNode(CombinationNode):
         skip, reading, and nothing that time completes.
     """
 
+    __slots__ = (
+        "_skipping",
+        "_unconditional",
+        "is_memoryless",
+        "is_plain",
+        "keeps_last",
+        "last_stage",
+        "layout",
+        "sets_timer",
+    )
+
     def __init__(
         self,
         expression: Sequence,

@@ -106,6 +106,8 @@ class TimedOutNode(SequenceNode):
     whatever the sequence's context and skip would make of them.
     """
 
+    __slots__ = ()
+
     def __init__(
         self,
         expression: TimedOut,
