@@ -20,7 +20,7 @@ import pytest
 
 from activedb.errors import ConfigurationError, DefinitionError, FeedFailed
 from activedb.streams import AtomicBatch, Kafka, Positions, Rate, Replay, Socket, Stream
-from spark_bridge import SparkFeed
+from spark_bridge import SparkFeed, register_sources
 from tests.patience import PATIENCE_S
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
@@ -103,7 +103,7 @@ KILLED = """
 import os, signal
 from pathlib import Path
 import psutil
-from spark_bridge import SparkFeed
+from spark_bridge import SparkFeed, register_sources
 from tests.spark_bridge.test_live_sources import of_numbers, shown
 def apply(batch):
     print(shown(batch), flush=True)
@@ -189,6 +189,7 @@ def test_replay_that_has_changed_or_is_none_is_refused(playground: Any, clicks: 
 
 def test_replay_is_a_source_of_spark_by_its_name(playground: Any, spark: Any) -> None:
     record(playground, "a.csv", "1,CLICK,ann", "3601,CLICK,bob")
+    register_sources(spark)
     reader = spark.readStream.format("activedb_replay").options(
         path=str(playground.input), format="csv", header="true", time="seconds", unit="s"
     )
