@@ -207,11 +207,11 @@ class KeptPartials:
         """Rules of which enough has expired to be worth a delete, and before which time."""
         found = {}
         for subscription, us in newest.items():
-            horizon_us, name = subscription.horizon_us, subscription.rule.name
-            if horizon_us is None:
+            memory_us, name = subscription.memory_us, subscription.rule.name
+            if memory_us is None:
                 continue
-            cutoff_us = us - horizon_us
+            cutoff_us = us - memory_us
             since_us = cutoff_us - self._trimmed_us.setdefault(name, cutoff_us)
-            if since_us > horizon_us // _TRIMS_PER_WINDOW:
+            if since_us > memory_us // _TRIMS_PER_WINDOW:
                 found[name] = self._trimmed_us[name] = cutoff_us
         return found

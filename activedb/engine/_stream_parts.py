@@ -198,7 +198,7 @@ class StreamParts:
 
     def _forget_before_us(self, reached_us: int | None) -> int | None:
         """Events before this can take part in no later match; None keeps them all."""
-        horizon_us = self._time.horizon_us()
-        if reached_us is None or horizon_us is None:
+        memory_us = self._time.memory_us()
+        if reached_us is None or memory_us is None:
             return None
-        return reached_us - horizon_us
+        return reached_us - memory_us

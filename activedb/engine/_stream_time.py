@@ -64,12 +64,12 @@ class StreamTime:
         """Whether a rule is shown the kept events again after a restart."""
         return subscription.is_replayable and self._follows(subscription)
 
-    def horizon_us(self) -> int | None:
+    def memory_us(self) -> int | None:
         """How far back kept events are needed for that; None: without bound."""
-        horizons = [s.horizon_us for s in self.rules() if s.is_replayable]
-        if None in horizons:
+        found = [s.memory_us for s in self.rules() if s.is_replayable]
+        if None in found:
             return None
-        return max((us for us in horizons if us is not None), default=0)
+        return max((us for us in found if us is not None), default=0)
 
     # -- time ------------------------------------------------------------------------------
 

@@ -97,13 +97,13 @@ class Timekeeper:
             us = subscription.due_us
             if us is not None:
                 self._set(self._due, subscription, us)
-        elif subscription.horizon_us:
+        elif subscription.memory_us:
             with self._latch:
                 if subscription.detection in self._looked:
                     return
                 now_us = self._now_us()
                 self._looked[subscription.detection] = (now_us, subscription.newest_us)
-            self._set(self._expiring, subscription, now_us + subscription.horizon_us + 1)
+            self._set(self._expiring, subscription, now_us + subscription.memory_us + 1)
 
     def watch(self, stream: str, us: int | None, look: Callable[[], None]) -> None:
         """Have `look` called once, on the pool, when this time is reached; None: not any more."""
@@ -362,7 +362,7 @@ class Timekeeper:
         if before_us == newest_us:  # which was fed before that look
             before_us += now_us - looked_us
         subscription.trim(before_us)
-        self._forget(subscription, before_us - (subscription.horizon_us or 0))
+        self._forget(subscription, before_us - (subscription.memory_us or 0))
         if subscription.partials:
             self.moved(subscription)
 

@@ -334,6 +334,14 @@ class Detector:
         timer = self._shared.timers.first()
         return None if timer is None else timer[0]
 
+    @property
+    def memory_us(self) -> int | None:
+        """How far back what is kept may reach, by its readings; None: without bound.
+
+        That is the horizon, and how far the timestamps of what is kept may be off.
+        """
+        return None if self.horizon_us is None else self.horizon_us + self._shared.spread_us
+
     def accepts(self, o: Occurrence) -> bool:
         """Whether the expression listens to events like `o`; if not, feeding it does nothing."""
         return o.key in self._root.keys

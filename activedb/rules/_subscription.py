@@ -286,9 +286,9 @@ class Subscription:
         return self._detection.in_hand
 
     @property
-    def horizon_us(self) -> int | None:
-        """How far back a match may reach, in microseconds; None for without bound."""
-        return self._detection.detector.horizon_us
+    def memory_us(self) -> int | None:
+        """How far back what it keeps may reach, in microseconds; None: without bound."""
+        return self._detection.detector.memory_us
 
     @property
     def partials(self) -> int:

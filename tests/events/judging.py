@@ -40,7 +40,7 @@ from .worlds import (
     tied_orders,
 )
 
-__all__ = ["END_US", "Case", "drawn", "shown"]
+__all__ = ["END_US", "Case", "drawn", "shown", "some_worlds"]
 
 END_US = 40 * SECOND_US
 """The time to which detectors and worlds are advanced in the end."""
@@ -153,9 +153,8 @@ class Case:
         later = [x for x in self.events[count:] if not all(precedes(o, x) for o in told)]
         numbers = [number_of(o) for o in (*told, *later)]
         events = [numbered(o, n) for n, o in enumerate((*told, *later))]
-        durations_us = durations(self.expression, END_US)
-        worlds = Worlds(events, durations_us, clock=has_clock(self.expression)).worlds(Random(0))
-        case = Case(self.expression, events, list(islice(worlds, CELLS_MAX)))
+        worlds = some_worlds(self.expression, events, Random(0))
+        case = Case(self.expression, events, worlds[:CELLS_MAX])
         return Counter(
             {_renumbered(identity, numbers): number for identity, number in case.possible.items()}
         )
@@ -283,6 +282,15 @@ def _events_of(identity: Any) -> frozenset[int]:
     return found
 
 
+def some_worlds(
+    expression: Expression, events: Sequence[Occurrence], random: Random
+) -> list[Times]:
+    """Return the worlds that the events allow: all, or one more than `CELLS_MAX`."""
+    durations_us = durations(expression, END_US)
+    worlds = Worlds(events, durations_us, clock=has_clock(expression)).worlds(random)
+    return list(islice(worlds, CELLS_MAX + 1))
+
+
 def drawn(
     expression: Expression,
     events: Callable[[], Sequence[Occurrence]],
@@ -298,15 +306,11 @@ def drawn(
     LookupError
         If so many tries were in vain.
     """
-    span_us = END_US
     for number in count():
         if number == tries:
             break
         arrived = events()
-        worlds = Worlds(
-            arrived, durations(expression, span_us), clock=has_clock(expression)
-        ).worlds(random)
-        found = list(islice(worlds, CELLS_MAX + 1))
+        found = some_worlds(expression, arrived, random)
         if not found or len(found) > CELLS_MAX:
             continue
         case = Case(expression, arrived, found)

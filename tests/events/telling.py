@@ -14,7 +14,7 @@ from typing import Any
 from activedb.errors import UncertainOrder
 from activedb.events import Detector, Expression, Network, Occurrence, precedes
 
-from .worlds import Identity, identity_of
+from .worlds import SECOND_US, Identity, identity_of
 
 __all__ = ["ARRIVALS", "Outcome", "Telling", "Told", "arrived", "numbered", "tell"]
 
@@ -188,7 +188,8 @@ def tell(
     """
     told = Told(expression, policy, is_sharing=way.is_sharing)
     random = Random(0) if random is None else random
-    told.advance(0)
+    least_us = 0
+    told.advance(least_us)
     for number, o in enumerate(events):
         least_us = min(other.low_us for other in events[number:])
         told.advance(least_us)
@@ -202,6 +203,10 @@ def tell(
         told.feed(o, waiting)
         if resolve is not None and random.random() < 0.5:
             told.resolve(resolve)
+    while random.random() < way.trimmed:  # of other events it hears the time alone
+        least_us = min(end_us, least_us + random.choice([0, 1, 1, 2, 3, 5]) * SECOND_US)
+        told.advance(least_us)
+        told.trim(least_us)
     told.advance(end_us)
     if resolve is not None:
         told.resolve(resolve)

@@ -47,7 +47,7 @@ from activedb.events.detection._node import Shared
 from activedb.events.terms import part
 
 from .generation import CONTEXTS, Plan, random_expression
-from .judging import END_US, Case, drawn, shown
+from .judging import END_US, Case, drawn, shown, some_worlds
 from .measure_uncertain import EXPRESSIONS, measured
 from .telling import ARRIVALS, Outcome, Telling, arrived, numbered, tell
 from .worlds import SECOND_US, identity_of, made_within, number_of
@@ -79,6 +79,7 @@ OPERATORS: dict[str, Expression] = {
     "two of many": seq(A, many(B, 2, 2)).within(6),
     "optional": seq(A, optional(B), C).within(5),
     "or": seq(A | C, B),
+    "or in a conjunction": all_of(A | C, B).within(3),
     "or of composites": seq(A, B) | all_of(A, C),
     "sequence in a sequence": seq(seq(A, B), C),
     "sequence in a sequence, later": seq(C, seq(A, B)),
@@ -203,7 +204,7 @@ def telling(random: Random) -> Telling:
     return Telling(
         withdrawn=random.choice([0, 0.3]),
         cut=random.choice([0, 0.3]),
-        trimmed=random.choice([0, 0.5]),
+        trimmed=random.choice([0, 0.5, 0.8]),
         is_sharing=random.random() < 0.3,
     )
 
@@ -235,6 +236,22 @@ def test_possible_makes_what_some_world_makes(operator: str) -> None:
     for case, random in cases(operator, "possible"):
         possible = told(case, "possible", telling(random), random.random())
         check(case, case.impossible(possible.made), case.missed(possible.made))
+
+
+@pytest.mark.parametrize("operator", list(VARIANTS))
+def test_what_was_forgotten_decides_nothing(operator: str) -> None:
+    for name, expression in VARIANTS[operator].items():
+        for number in range(5 * CASES):
+            random = Random(f"{SEED} forgotten {operator} {name} {number}")
+            events = random_events(expression, random, widths=(0, 0, 1, 2, 3), few=operator in FEW)
+            case, seed = Case(expression, events, []), random.random()
+            kept, forgot = (
+                told(case, "certain", Telling(trimmed=trimmed), seed) for trimmed in (0, 0.8)
+            )
+            # Who forgets may know less, or tell more exactly: then the worlds are asked.
+            if (forgot.made, forgot.candidates) != (kept.made, kept.candidates):
+                case = Case(expression, events, some_worlds(expression, events, random))
+                check(case, case.uncertain(forgot.made), case.untold(forgot))
 
 
 def told(case: Case, policy: Any, way: Telling, seed: float) -> Outcome:

@@ -314,7 +314,7 @@ class CombinationNode(Node):
 
     def trim(self, before_us: int) -> None:
         if self.horizon_us is not None:
-            self.groups.forget(before_us - self.horizon_us - self.shared.late_us)
+            self.groups.forget(before_us - self.horizon_us - self.shared.spread_us)
 
     # -- what is possible --------------------------------------------------------------------
 

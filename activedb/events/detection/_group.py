@@ -192,7 +192,7 @@ class Group:
         if self.decided:
             for us in [us for us in self.decided if us < before_us]:
                 del self.decided[us]
-        lost = [each for each in self.possible if each.entries[-1][0] < before_us]
+        lost = [each for each in self.possible if each.last_us < before_us]
         if lost:
             self.possible = tuple([each for each in self.possible if each not in lost])
             for each in self.possible:
@@ -213,8 +213,8 @@ class Group:
         """The time of the oldest entry, or of the earliest end of a span; None: it is empty."""
         oldest = None
         for each in self.possible:
-            if oldest is None or each.entries[-1][0] < oldest:
-                oldest = each.entries[-1][0]
+            if oldest is None or each.last_us < oldest:
+                oldest = each.last_us
         for entries in self.lists:
             if entries and (oldest is None or entries[0][0] < oldest):
                 oldest = entries[0][0]

@@ -105,7 +105,7 @@ class Ledger:
             group.possible = after
             journal.append((setattr, (group, "possible", before)))
             if after:
-                self.node.groups.expire_at(group, min(e.entries[-1][0] for e in after))
+                self.node.groups.expire_at(group, min(each.last_us for each in after))
         new.sort(key=lambda item: self.node.order_of_judged(item[0].candidate))
         return new
 

@@ -257,7 +257,8 @@ class SharedNode(Node):
             own = self.hub.node.shared
             own.keeps_ends, own.is_inexact = True, self.shared.is_inexact
             own.policy = self.shared.policy  # the hub may have been another's
-            own.awaited, own.late_us = self.shared.awaited, self.shared.late_us
+            own.awaited = self.shared.awaited
+            own.reach_us, own.late_us = self.shared.reach_us, self.shared.late_us
             if own.arrivals is not self.shared.arrivals:
                 # From now on an event has one arrival here and above, and no composite has it.
                 least = max(next(own.arrivals), next(self.shared.arrivals))

@@ -110,6 +110,15 @@ class Shared:
         self.late_us = 0
         self.latest_us = -(2**63)
 
+    @property
+    def spread_us(self) -> int:
+        """How much further back than its window an occurrence may matter, by its reading.
+
+        What it belongs to is decided when the latest moment at which that may end has passed: later
+        than the earliest by the width of an interval, to which its own lateness comes.
+        """
+        return 2 * self.late_us + self.reach_us
+
     def alone(self) -> Shared:
         """The same for a node that several detectors share: another one like it, and new."""
         return Shared(self.policy, self.bound.copy())

@@ -92,6 +92,11 @@ class Possible:
         found.ends = self.ends
         return found
 
+    @property
+    def last_us(self) -> int:
+        """The reading of its latest constituent: it is known as long as that is."""
+        return max([entry[0] for entry in self.entries])
+
     def may_overlap(self, other: Possible) -> bool:
         """Return whether the two may lie at one time, in part."""
         low_us, high_us = self._span_us()
