@@ -126,7 +126,7 @@ class StreamParts:
             run.careful = True
             self._forest.run(body, run)
         self._launcher.of_batches.committed(run, is_whole=entry.complete)
-        self._time.committed(self._written)
+        self._time.committed(self._written, self._reached_us)
         if self._programs is not None:
             self._programs.committed(len(chunk), self._reached_us)
 

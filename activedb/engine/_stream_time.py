@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from activedb.engine._time_lines import TimeLines
@@ -97,10 +97,12 @@ class StreamTime:
         return first_us is not None and first_us < us
 
     def reached(self, us: int) -> None:
-        """No event before `us` comes any more: forget what has expired."""
-        for subscription in self.rules():
-            if subscription.partials:
-                subscription.trim(us)
+        """A part goes up to `us`: forget what has expired, of the states that it writes.
+
+        If the part does not commit, these are read again. What the other detectors keep is not,
+        so they forget when it has: see `committed`.
+        """
+        _trim(self._whole(), us)
 
     # -- states ----------------------------------------------------------------------------
 
@@ -126,11 +128,15 @@ class StreamTime:
         if states:
             self._rows.write_of_stream(connection, self._stream.name, states)
 
-    def committed(self, states: dict[str, tuple[str, dict[str, Any]]]) -> None:
-        """The part that was to write these has committed."""
+    def committed(
+        self, states: dict[str, tuple[str, dict[str, Any]]], reached_us: int | None
+    ) -> None:
+        """The part that was to write these has committed; no event before a time comes any more."""
         self._written |= states
         for subscription in self._whole():
             subscription.written()
+        if reached_us is not None:
+            _trim([s for s in self.rules() if s.is_replayable], reached_us)
 
     def take_back(self, t: Transaction) -> None:
         """Go back to the states that are committed: what an earlier try has fed is nothing.
@@ -190,3 +196,9 @@ class StreamTime:
             event, state = self._written.get(subscription.rule.name, ("", None))
             subscription.restore(state if event == subscription.event else None)
             self._lines.moved(subscription)
+
+
+def _trim(subscriptions: Iterable[Subscription], us: int) -> None:
+    for subscription in subscriptions:
+        if subscription.partials:
+            subscription.trim(us)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import sys
 from collections import Counter
+from random import Random, randrange
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,13 +15,15 @@ import pytest
 import activedb as adb
 from activedb.errors import SerializationConflict
 from tests.databases import PATIENCE_S
-from tests.engine.ledger import declare, event, open_ledger
+from tests.drawing import drawn
+from tests.engine.ledger import at, declare, event, open_ledger
 from tests.histories.processes import Server, Worker
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from activedb import Occurrence, Transaction
+    from tests.databases import Place
     from tests.engine.ledger import Ledger
 
 
@@ -122,13 +124,129 @@ def test_part_of_a_stream_that_is_done_again_fires_for_what_it_does_then(
     assert ledger.pending() == []
 
 
+def fail_commits(db: adb.Database, errors: list[Exception]) -> None:
+    """Let the next commits fail with these errors, the last one first."""
+
+    def trigger(point: str) -> None:
+        if point == "before commit" and errors:
+            raise errors.pop()
+
+    db._store.trigger = trigger  # type: ignore[method-assign]
+
+
+def test_part_that_is_tried_again_finds_what_has_expired_at_its_end(ledger: Ledger) -> None:
+    @ledger.db.rule(on=adb.seq(adb.event("A"), adb.event("B")).within(10), name="pair")
+    def pair(t: Transaction, o: Occurrence) -> None:
+        ledger.write(t, "pair")
+
+    stream = declare(ledger.db)
+    errors: list[Exception] = []
+    fail_commits(ledger.db, errors)
+    ledger.db.feed(stream, [event("A", 1)], punctuation=at(2))
+    errors.append(SerializationConflict("as told"))
+    ledger.db.feed(stream, [event("B", 5)], punctuation=at(100))
+    assert not errors
+    assert ledger.lines() == ["pair"]
+
+
+def test_part_that_failed_for_good_has_let_nothing_expire(ledger: Ledger) -> None:
+    @ledger.db.rule(on=adb.seq(adb.event("A"), adb.event("B")).within(10), name="pair")
+    def pair(t: Transaction, o: Occurrence) -> None:
+        ledger.write(t, "pair")
+
+    stream = declare(ledger.db)
+    errors: list[Exception] = []
+    fail_commits(ledger.db, errors)
+    ledger.db.feed(stream, [event("A", 1)], punctuation=at(2))
+    errors.append(ZeroDivisionError())
+    with pytest.raises(ZeroDivisionError):
+        ledger.db.feed(stream, [], punctuation=at(100))
+    ledger.db.feed(stream, [event("B", 5)], punctuation=at(6))
+    assert ledger.lines() == ["pair"]
+
+
+Rules = list[tuple[Any, dict[str, Any]]]
+
+
+def random_rules(random: Random) -> Rules:
+    """Patterns of events A, B, C, each with options of its rule."""
+    found: Rules = []
+    for _ in range(3):
+        names = random.choices("ABC", k=random.choice([2, 3]))
+        parts: list[Any] = [adb.event(n, alias=f"p{i}") for i, n in enumerate(names)]
+        if random.random() < 0.3:
+            parts.insert(random.randint(1, len(parts)), ~adb.event(random.choice("ABC")))
+        pattern = adb.seq(*parts)
+        if random.random() < 0.5:
+            pattern = pattern.same("k")
+        if random.random() < 0.3:
+            pattern = pattern.context(random.choice(["recent", "chronicle", "continuous"]))
+        elif random.random() < 0.2:
+            pattern = pattern.skipping("past_last")
+        options: dict[str, Any] = {}
+        if random.random() < 0.5:
+            options["partials_max"] = random.randint(2, 4)
+            options["on_full"] = random.choice(["drop_oldest", "refuse"])
+        found.append((pattern.within(random.randint(2, 12)), options))
+    return found
+
+
+Feed = tuple[list[tuple[str, int, int]], int, int]
+"""Events (name, second, key), the punctuation behind them, and how often the part fails."""
+
+
+def outcome_of_tries(
+    place: Place, rules: Rules, feeds: list[Feed], *, is_tried_again: bool
+) -> tuple[Any, ...]:
+    """What rules write, refuse and keep, where the parts of a stream are tried again or not."""
+    ledger = open_ledger(place.open())
+    for number, (pattern, options) in enumerate(rules):
+
+        @ledger.db.rule(on=pattern, name=f"rule{number}", **options)
+        def rule(t: Transaction, o: Occurrence) -> None:
+            ledger.write(t, f"{o.name} {[(c.name, c.us) for c in o.constituents]}")
+
+    stream = declare(ledger.db)
+    errors: list[Exception] = []
+    fail_commits(ledger.db, errors)
+    for events, second, failures in feeds:
+        if is_tried_again:
+            errors += [SerializationConflict("as told") for _ in range(failures)]
+        fed = [event(kind, s, k=k) for kind, s, k in events]
+        ledger.db.feed(stream, fed, punctuation=at(second))
+        assert not errors
+    letters = [(letter["source"], letter["identity"]) for letter in ledger.letters()]
+    kept = [(entry.name, entry.partials, entry.dropped) for entry in ledger.db.rules]
+    return ledger.lines(), letters, kept
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_part_of_random_events_that_is_tried_again_does_what_one_try_does(
+    where: Place, number: int
+) -> None:
+    random = drawn("parts tried again", number)
+    rules = random_rules(random)
+    feeds: list[Feed] = []
+    now = 0
+    for _ in range(random.randint(4, 8)):
+        seconds = sorted(now + random.randint(0, 5) for _ in range(random.randint(0, 5)))
+        events = [(random.choice("ABC"), second, random.randint(1, 2)) for second in seconds]
+        now = max([now, *seconds]) + random.choice([0, 1, 1, 3, 20])
+        feeds.append((events, now, random.randint(0, 2)))
+    outcomes = []
+    for is_tried_again in (False, True):
+        with where.another() as place:
+            outcomes.append(outcome_of_tries(place, rules, feeds, is_tried_again=is_tried_again))
+    assert outcomes[0] == outcomes[1], (rules, feeds)
+
+
 @pytest.mark.parametrize("number", range(5))
 def test_every_committed_change_of_random_tries_has_its_detached_firing_once(
     ledger: Ledger, number: int
 ) -> None:
-    seed = random.randrange(2**32)
+    seed = randrange(2**32)
     print(f"seed {seed}")
-    chance = random.Random(seed)
+    chance = Random(seed)
     log_changes(ledger)
     fresh = iter(range(1_000, 9_999))
     committed: list[str] = []
