@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 from activedb.clock import moment_of
 from activedb.engine._letters import Letter
 from activedb.engine._names import told
+from activedb.engine._refusals import Refusals
 from activedb.engine._stream_time import StreamTime
 from activedb.engine._triggered import Fed, Triggered, is_systemic
 from activedb.engine._triggering import Refused as RefusedBy
 from activedb.engine._triggering import Triggering
-from activedb.errors import BadEvent, BatchFailed
+from activedb.errors import BadEvent, BatchFailed, UncertainOrder
 from activedb.events import Occurrence
 from activedb.rules import OnAbort, Rule, Subscription
 from activedb.streams import Arrival, Refused, Stream
@@ -53,10 +54,13 @@ class STransactions:
     ----------
     fail_fast : bool
         Raise `BatchFailed` instead of making a letter.
+    refusals : Refusals
+        Which events rules have refused.
     """
 
     def __init__(self, stream: Stream, *, triggering: Triggering, time: StreamTime):
         self.fail_fast = False
+        self.refusals = Refusals()
         self._stream = stream
         self._triggering = triggering
         self._time = time
@@ -178,6 +182,8 @@ class STransactions:
         is_alone = isinstance(error, BadEvent) or rule.on_abort is OnAbort.RULE
         if is_alone and not self.fail_fast:
             self._triggering.refuse(t, rule, f"{self._stream.name}/{identity}", o, error)
+            if not isinstance(error, UncertainOrder):  # then the rule has kept it
+                self.refusals.add(rule, identity, o.us)
         return is_alone and not self.fail_fast
 
     def _fed(

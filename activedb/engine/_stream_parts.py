@@ -10,7 +10,7 @@ from activedb.engine._launcher import Launcher
 from activedb.engine._matched import MatchedSTransactions
 from activedb.engine._membership import Changes, Membership
 from activedb.engine._stream_programs import StreamPrograms
-from activedb.engine._stream_state import StreamState
+from activedb.engine._stream_state import OF_COLUMNS, StreamState
 from activedb.engine._stream_time import StreamTime
 from activedb.errors import ConnectionLost, StoreError
 from activedb.store import LedgerEntry, StreamJournal
@@ -135,6 +135,7 @@ class StreamParts:
     ) -> None:
         state, each = self._state, self._s_transactions
         self._time.take_back(t)  # what an earlier try has fed
+        each.refusals.begin()
         letters = [each.refuse(entry.batch_id, refused) for refused in arrivals.refused]
         counts_rows = each.elsewhere.counts_rows
         if counts_rows:
@@ -178,7 +179,8 @@ class StreamParts:
         def write(connection: Any) -> None:
             if is_left_in_columns:
                 self._journal.columns.forget_waiting(connection)
-                self._journal.columns.forget_notes(connection)
+                self._journal.columns.forget_notes(connection, *OF_COLUMNS)
+            each.refusals.write(connection, self._journal.columns, final.sequence, forget_before_us)
             self._journal.write(
                 connection,
                 final,

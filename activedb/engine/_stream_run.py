@@ -114,6 +114,7 @@ class StreamRun:
             launcher=launcher,
             journal=journal,
             time=time,
+            refusals=self._s_transactions.refusals,
             membership=membership,
             programs=columns or rules or programs,
             columns=waiting,

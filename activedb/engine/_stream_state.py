@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from activedb.engine._firings import STREAM_RUN
 from activedb.engine._launcher import Launcher
 from activedb.engine._membership import Membership
+from activedb.engine._refusals import Refusals
 from activedb.engine._stream_programs import StreamPrograms
 from activedb.engine._stream_time import StreamTime
 from activedb.engine._triggering import Triggering
 from activedb.errors import CheckpointMismatch
-from activedb.events import Occurrence
 from activedb.spelling import listed
 from activedb.store import ColumnNote, LedgerEntry, StreamJournal
 from activedb.streams import Arrival, EventTimeBuffer, Stream
@@ -24,10 +24,13 @@ from activedb.transactions import Forest
 if TYPE_CHECKING:
     from activedb.engine.columns import ColumnProgram, ColumnRules, WaitingColumns
 
-__all__ = ["OF_PYTHON", "StreamState"]
+__all__ = ["OF_COLUMNS", "OF_PYTHON", "StreamState"]
 
 OF_PYTHON = "Python"
 """The kind of source of what was fed with `Database.feed`."""
+
+OF_COLUMNS = (ColumnNote.USED, ColumnNote.DEAD, ColumnNote.RULES)
+"""Notes that only rules in columns take."""
 
 Position: TypeAlias = Mapping[str, Any]
 _SHOWN_CHARS_MAX = 120
@@ -72,6 +75,7 @@ class StreamState:
         launcher: Launcher,
         journal: StreamJournal,
         time: StreamTime,
+        refusals: Refusals,
         membership: Membership | None,
         programs: StreamPrograms | ColumnProgram | ColumnRules | None,
         columns: WaitingColumns | None = None,
@@ -88,6 +92,7 @@ class StreamState:
         self._launcher = launcher
         self._journal = journal
         self._time = time
+        self._refusals = refusals
         self._membership = membership
         self._programs = programs
 
@@ -165,7 +170,7 @@ class StreamState:
             processed, _ = self.buffer.first(passed_us, len(self.buffer))
             self.buffer.remove_first(len(processed))
             for arrival in processed if renews else ():
-                self._absorb(arrival.occurrence)
+                self._absorb(arrival)
         if self._membership is not None:
             self._membership.load()
             self._membership.declared(passed_us)
@@ -183,7 +188,9 @@ class StreamState:
         kept, notes = journal.waiting(), journal.notes()
         self.left_in_columns, self.left_in_rows = [], bool(arrivals)
         self.has_notes = bool(notes)
-        self.is_left_in_columns = self.columns is None and bool(kept or notes)
+        self._refusals.read(notes.get(ColumnNote.REFUSED, ()))
+        has_own = any(note in notes for note in OF_COLUMNS)
+        self.is_left_in_columns = self.columns is None and (bool(kept) or has_own)
         if self.columns is None and not self.is_left_in_columns:
             self.buffer.add(arrivals)
             return
@@ -267,12 +274,14 @@ class StreamState:
             f"if it is lost, {_RESUME}"
         )
 
-    def _absorb(self, o: Occurrence) -> None:
+    def _absorb(self, arrival: Arrival) -> None:
         """Show the detectors an event that was processed before a restart."""
+        o, identity = arrival.occurrence, f"{arrival.batch_id}.{arrival.position}"
         for subscription in self._triggering.catalog.concerned_by(o):
             if self._time.is_replayed(subscription):
-                # What it cannot take it did not take then either, or it is new.
-                with suppress(Exception):
+                if identity in self._refusals.of(subscription.rule):
+                    continue
+                with suppress(Exception):  # of a predicate of a rule that is new
                     subscription.feed(o)
 
 

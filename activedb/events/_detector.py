@@ -58,6 +58,8 @@ __all__ = ["Detector", "Network"]
 _OPEN_MAX = 10_000
 """Bound on the open choices; beyond it the oldest is forgotten, and counted."""
 _DECIDED_MAX = 1_000
+_DROPPING_MAX = 10_000
+"""Bound on the events of which a plain detector knows what was dropped for them."""
 _WORLD_MATCHES_MAX = 1_000
 """Bound on the matches that an event completes in a world that is tried."""
 
@@ -1100,15 +1102,19 @@ class Detector:
         self.dropped -= 1
 
     def _bound_plain(self, plain: SequenceNode | SharedNode, o: Occurrence) -> None:
-        journal: Journal = []
+        journal: Journal = [(plain.withdraw, (o,))]
         try:
             self._bound(journal)
         except PartialsExceeded:
-            plain.withdraw(o)
+            roll_back(journal)
             raise
         finally:
             if self._shared.fresh is not None:
                 self._shared.fresh.clear()
+        # What was dropped for `o` comes back with its withdrawal.
+        self._log.append(_Record(o, o.us, journal, {}, ()))
+        if len(self._log) > _DROPPING_MAX:
+            self._log.popleft()
 
     # -- state -------------------------------------------------------------------------------
 

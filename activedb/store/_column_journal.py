@@ -28,6 +28,8 @@ class ColumnNote(StrEnum):
     """Which of them failed, and take part in nothing any more."""
     RULES = " rules"
     """Which rules use up events, and since when they have been there."""
+    REFUSED = " refused"
+    """Which of them rules have refused; also where they are kept one by one."""
 
 
 class ColumnJournal:

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import activedb as adb
-from tests.engine.ledger import at, declare, event
+from activedb.store._system import kept_columns
+from tests.engine.ledger import at, declare, event, open_ledger, read
 
 if TYPE_CHECKING:
     from activedb import Occurrence, Stream, Transaction
+    from tests.databases import Place
     from tests.engine.ledger import Ledger
 
 A, B, C = adb.event("A"), adb.event("B"), adb.event("C")
@@ -94,3 +96,42 @@ def test_signal_that_a_rule_that_fails_alone_cannot_take_reaches_all_others(
         ledger.write(t, "body")
     assert ledger.lines() == ["other A1", "other A2", "body"]
     assert [letter["source"] for letter in ledger.letters()] == ["rule alone"] * 2
+
+
+def doubles(where: Place, *, columns: bool) -> tuple[Ledger, Stream]:
+    """A stream with a rule that refuses the third A within ten seconds, and one that does not."""
+    ledger = open_ledger(where.open())
+    pair = adb.seq(adb.event("A", alias="first"), adb.event("A", alias="second")).within(10)
+    log(ledger, "narrow", pair, matches_max=1)
+    log(ledger, "wide", pair)
+    types = {"A": ("n",)}
+    stream = ledger.db.stream("input", type="kind", timestamp="at", types=types, columns=columns)
+    return ledger, stream
+
+
+@pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
+@pytest.mark.parametrize("changes", [False, True], ids=["same", "changes"])
+def test_event_that_a_rule_has_refused_is_not_shown_to_it_again(
+    where: Place, columns: bool, changes: bool
+) -> None:
+    if where.is_memory:
+        pytest.skip("memory keeps nothing")
+    ledger, stream = doubles(where, columns=columns)
+    ledger.db.feed(stream, [event("A", n, n=n) for n in (1, 2, 3)], punctuation=at(12))
+    (refused,) = ledger.letters()
+    assert (refused["source"], refused["error"]) == ("rule narrow", "MatchesExceeded")
+    for _ in range(2):  # what has been read is written on
+        ledger.db.close()
+        columns = columns is not changes
+        ledger, stream = doubles(where, columns=columns)
+        ledger.db.feed(stream, [], punctuation=at(12.25))
+    ledger.db.feed(stream, [event("A", 12.5, n=4)], punctuation=at(13))
+    assert sorted(ledger.lines()) == [
+        "narrow A1-A2",
+        "wide A1-A2",
+        "wide A1-A3",
+        "wide A2-A3",
+        "wide A3-A4",
+    ]
+    ledger.db.feed(stream, [], punctuation=at(100))
+    assert " refused" not in {row["name"] for row in read(ledger.db, kept_columns)}

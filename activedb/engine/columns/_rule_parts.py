@@ -115,6 +115,7 @@ class ColumnRuleParts:
         self, t: Transaction, entry: LedgerEntry, passed: ColumnEvents, arrivals: ColumnArrivals
     ) -> _Done:
         each, rules = self._s_transactions, self._rules
+        each.refusals.begin()
         letters: list[Letter] = [
             each.refuse(entry.batch_id, refused) for refused in arrivals.refused
         ]
@@ -146,6 +147,7 @@ class ColumnRuleParts:
             if before_us is not None:
                 columns.forget_waiting(connection, before_us)
                 rules.write(connection, final.sequence, before_us)
+            each.refusals.write(connection, columns, final.sequence, before_us)
             pieces = [
                 (events_to_bytes(piece), piece.us.item(-1))
                 for piece in map(left.take, pieces_of(len(left)))

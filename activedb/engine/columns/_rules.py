@@ -161,6 +161,10 @@ class ColumnRules:
                     continue  # it begins anew
                 since_us[name] = us
                 shown = events.take(events.us >= us)
+            refused = self._s_transactions.refusals.of(subscription.rule)
+            if refused:
+                at = [tuple(map(int, identity.split("."))) for identity in refused]
+                shown = shown.take(~is_among(shown, [np.array(at, np.int64)]))
             taken = _absorbed(detector, shown)
             if name in used:
                 detector.use_up(np.flatnonzero(is_among(taken, used[name])))
