@@ -391,23 +391,45 @@ class PeriodicNode(Node):
         last = before_us - 1
         context = self.periodic.consumption
         if context is Context.CHRONICLE:
-            gone = {e[2] for e in self.starts if self._is_closed(e, last)}
+            gone = self._closed_first(last)
         else:
             gone = {e[2] for e in self.starts if self._closed_before(e, last)}
             if context is Context.RECENT:
-                replaced = [e for e in self._until(self.starts, last) if e[2] not in gone]
-                gone |= {entry[2] for entry in replaced[:-1]}
+                open_ = [e for e in self._until(self.starts, last) if e[2] not in gone]
+                replaced = open_[:-1]
+                if self._doubts:
+                    precedes = self.shared.policy.relation.precedes
+                    replaced = [e for e in open_ if any(precedes(e[3], o[3]) for o in open_)]
+                gone |= {entry[2] for entry in replaced}
+        spent: set[int] = set()  # an end closes one start
         for arrival in gone:
             end = self.closed.pop(arrival, None)
-            if end is not None and (self.closed_us is None or end[0] > self.closed_us):
-                self.closed_us = end[0]
+            if end is not None:
+                spent.add(end[2])
+                if self.closed_us is None or end[0] > self.closed_us:
+                    self.closed_us = end[0]
         self.starts = [entry for entry in self.starts if entry[2] not in gone]
         may_precede = self.shared.policy.relation.may_precede
         self.ends = [
             end
             for end in self.ends
-            if end[0] >= before_us or any(may_precede(e[3], end[3]) for e in self.starts)
+            if end[2] not in spent
+            and (end[0] >= before_us or any(may_precede(e[3], end[3]) for e in self.starts))
         ]
+
+    def _closed_first(self, us: int) -> set[int]:
+        """In the context chronicle: the starts that are closed, and before all others."""
+        precedes = self.shared.policy.relation.precedes
+        gone: set[int] = set()
+        for number, start in enumerate(self.starts):
+            if not self._is_closed(start, us):
+                break
+            if self._doubts and not all(
+                precedes(start[3], e[3]) for e in self.starts[number + 1 :]
+            ):
+                break
+            gone.add(start[2])
+        return gone
 
     def write(self, state: StateWriter) -> Any:
         return {
