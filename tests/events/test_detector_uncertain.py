@@ -227,7 +227,7 @@ def test_exact_events_after_an_uncertain_one_are_matched_as_ever(expression: Exp
     for random in worlds:
         # Beyond the window: it only makes the detector look for what is uncertain.
         wary, usual = Detector(expression), Detector(expression)
-        wary.feed(Occurrence("A", AccuracyInterval(-(10**9), -2 * 10**9, 0 - 10**8)))
+        wary.feed(Occurrence("A", AccuracyInterval(-(10**9), -(10**9) - 10**6, 10**6 - 10**9)))
         wary.advance(0)
         second, forgets_at = 0, random.choice([0, 20, 40])
         for number in range(40):
@@ -665,3 +665,31 @@ def test_matches_of_several_keys_that_one_moment_completes_are_ordered_if_some_a
         detector.feed(event_, None, events[number + 1 :])
     made = [list(map(str, match.parts)) for match in detector.advance(9)]
     assert len(made) == 2
+
+
+@pytest.mark.parametrize("us", [9, 11, 13, 15])
+@pytest.mark.parametrize("context", ["unrestricted", "chronicle", "continuous"])
+def test_event_that_may_forbid_a_match_counts_until_its_window_has_ended(
+    us: int, context: str
+) -> None:
+    """N7 forbids A6-12 if that was at 6; the latest window ends at 15."""
+    detector = Detector(seq(A, ~N).within(timedelta(microseconds=3)).context(context))
+    detector.feed(o("A6-12"), None, [o("N7")])
+    detector.feed(o("N7"))
+    made = detector.advance(us)
+    detector.trim(us)
+    assert not made + detector.advance(30)
+    assert detector.undecided
+
+
+def test_possible_match_is_known_as_long_as_its_latest_event_may_be_in_another() -> None:
+    """A20-22 and B0-4 may be a match within 18: then A20-22 is used up when B36 comes."""
+    within = timedelta(microseconds=18)
+    detector = Detector(all_of(A, B).within(within).context("chronicle"))
+    for text in ("B0-4", "A20-22", "A32-34"):
+        detector.feed(o(text))
+    detector.trim(32)
+    made = detector.feed(o("B36"))
+    made += detector.feed(o("A90")) + detector.advance(99)
+    assert not [match for match in made if match.parts["A"].params["text"] == "A20-22"]
+    assert detector.undecided

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+TESTS = ("ACTIVEDB_TEST_SEED", "ACTIVEDB_TEST_SCALE")  # what modules of tests read
 
 
 class Worker:
@@ -35,7 +36,7 @@ class Worker:
         self.process = subprocess.Popen(
             [sys.executable, "-W", "error", "-m", module, json.dumps({**task, "log": str(log)})],
             cwd=REPOSITORY,
-            env={k: v for k, v in os.environ.items() if not k.startswith("ACTIVEDB_")},
+            env={k: v for k, v in os.environ.items() if k in TESTS or k[:9] != "ACTIVEDB_"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -247,6 +247,15 @@ def test_rule_whose_function_turns_out_to_do_nothing_fails(
 
 
 @pytest.mark.parametrize("kind", LAZY_WHEN_CALLED)
+def test_reading_that_turns_out_to_say_nothing_fails_what_it_was_to_decide(
+    db: adb.Database, kind: str
+) -> None:
+    db.rule(on=adb.event("E", reading=LAZY_WHEN_CALLED[kind]), name="r")(plain)
+    with pytest.raises(DefinitionError, match="has done nothing"):
+        db.signal("E")
+
+
+@pytest.mark.parametrize("kind", LAZY_WHEN_CALLED)
 def test_compensating_action_that_turns_out_to_do_nothing_fails(
     db: adb.Database, kind: str
 ) -> None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MODES = ("memory", "postgres", "apart")
+STRANDS_MAX = 64  # each holds its thread until it is told its next step
 DEADLOCK_TIMEOUT_MS = 25
 """After how long a wait the server looks for a deadlock; its own default is a second."""
 
@@ -104,7 +105,7 @@ class Ground:
         key = (top if self.mode == "apart" else "", *sorted(settings.items()))
         if key not in self._databases:
             db = self._place.open(**{"threads": 12, "retries_max": 0, **settings})
-            db._forest.pool = WatchedPool(12)
+            db._forest.pool = WatchedPool(STRANDS_MAX)
             db._forest.offers = WatchedOffers(lambda: db._forest.locks)
             tables = declare(db.metadata)
             db.create_all()

@@ -10,6 +10,7 @@ from activedb.events._primitives import Primitive
 from activedb.events._query import Query
 from activedb.events.detection._entry import Entry, entry_parts, leaves
 from activedb.events.detection._node import Moment, Node
+from activedb.functions import checked_result
 
 if TYPE_CHECKING:
     from activedb.events.detection._node import Shared
@@ -26,7 +27,8 @@ def takes(primitive: Primitive, o: Occurrence, moment: Moment) -> bool:
     key = (primitive, id(o))
     said = moment.said.get(key)
     if said is None:
-        said = moment.said[key] = bool(primitive.reading(moment.reader, o))
+        found = primitive.reading(moment.reader, o)
+        said = moment.said[key] = bool(checked_result(found, "a reading"))
     return said
 
 
