@@ -11,6 +11,7 @@ from typing import Any
 from activedb.errors import BadEvent
 from activedb.events import Occurrence
 from activedb.scheduling._detection import Detection, LeftOpen
+from activedb.scheduling._interrupts import held_back
 from activedb.scheduling._program import Program
 from activedb.scheduling._s_transactions import At, STransaction
 from activedb.scheduling._scheduler import Scheduler
@@ -204,15 +205,17 @@ class ProgramRun:
             if is_last or until_us is not None:
                 self._run(passed, results, until_us, undo)
         except BaseException:
-            undo()
+            with held_back():
+                undo()
             raise
-        # From here to the return nothing can come in between.
+        # Between the end of the block and these nothing can come.
         self.punctuation_us, self._waiting, self._arrivals = known_us, waiting, arrivals
         self._ends_us = ends_us
         if until_us is not None:
-            if self._detection is not None:
-                self._detection.trim(until_us)
-            self.state.trim(At(until_us, "", 0))
+            with held_back():
+                if self._detection is not None:
+                    self._detection.trim(until_us)
+                self.state.trim(At(until_us, "", 0))
         return results
 
     def _taken(self, event: Occurrence, arrival: int, results: Results) -> STransaction | None:
@@ -252,7 +255,8 @@ class ProgramRun:
         undo: _Undo,
     ) -> None:
         if self._detection is not None:
-            detected = self._detection.run(passed, punctuation_us)
+            with held_back():
+                detected = self._detection.run(passed, punctuation_us)
             passed = detected.transactions
             results.refused += [
                 Refusal(event, _reason(error), error) for event, error in detected.refused
