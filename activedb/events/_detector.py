@@ -8,7 +8,7 @@ from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from itertools import count
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from activedb.errors import BadEvent, PartialsExceeded, PatternError, UncertainOrder
 from activedb.events._choices import Selection
@@ -72,6 +72,13 @@ class _Choice:
     def __init__(self, undecided: Undecided, entries: tuple[tuple[int, Occurrence], ...]):
         self.undecided = undecided
         self.entries = entries  # by the numbers of the candidates: arrivals and occurrences
+
+
+class _Mark(NamedTuple):
+    """State of a detector that `Detector.undo` goes back to."""
+
+    last: _Record | None
+    has_begun: bool
 
 
 class _Record:
@@ -191,6 +198,7 @@ class Detector:
         "_seen",
         "_shared",
         "_single",
+        "_start",
         "_told_us",
         "_tries_worlds",
         "_trimmed_us",
@@ -265,6 +273,7 @@ class Detector:
         if isinstance(expression, Primitive) and not self.is_timed and not self.reads:
             self._single = expression
         self._told_us: int | None = None
+        self._start: Journal = []  # undoes the start of the clocks
         self._log: deque[_Record] = deque()
         self._is_marked = False
         self._trimmed_us: int | None = None
@@ -518,9 +527,9 @@ class Detector:
         return made
 
     def _tell(self, us: int) -> None:
-        """Take the time for the first that the detector is told of; that is never undone."""
+        """Take the time for the first that the detector is told of; only `undo` takes it back."""
         self._told_us = us
-        self._clocks.start(us, self._shared.timers, [])
+        self._clocks.start(us, self._shared.timers, self._start)
 
     def detach(self) -> None:
         """Share nothing any more: what others are fed from now on this one need not be fed."""
@@ -942,12 +951,16 @@ class Detector:
     def mark(self) -> object:
         """Mark the present step for `undo`; until then it must not be trimmed."""
         self._is_marked = True  # no advance is taken together with one before
-        return self._log[-1] if self._log else None
+        return _Mark(self._log[-1] if self._log else None, self._told_us is not None)
 
     def undo(self, mark: object) -> None:
         """Undo the feeds and advances since `mark`, if it `keeps_log`."""
-        while self._log and self._log[-1] is not mark:
+        assert isinstance(mark, _Mark)
+        while self._log and self._log[-1] is not mark.last:
             roll_back(self._log.pop().journal)
+        if self._told_us is not None and not mark.has_begun:
+            roll_back(self._start)
+            self._told_us = None
         self._handed_out &= self._open.keys()
 
     def _remember(self, record: _Record) -> None:

@@ -93,6 +93,10 @@ OPERATORS: dict[str, Expression] = {
     "all aperiodic": aperiodic(A, B, C, collected=True).within(6),
     "timed out": seq(A, B).within(3).timed_out(),
     "timed out after two": seq(A, B, C).within(4).timed_out(),
+    "timed out with a predicate": seq(A, B, C)
+    .where(part("A").x <= part("B").x)
+    .within(4)
+    .timed_out(),
     "timed out in a sequence": seq(seq(A, B).within(2).timed_out(), C),
     "negation at the end in a sequence": seq(seq(A, ~N).within(2), B),
     "clock": seq(A, every(3, alias="T"), B),

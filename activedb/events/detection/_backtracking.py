@@ -392,7 +392,7 @@ class Backtracking:
             surely = False
         if not predicates.are_staged:
             return True, surely
-        parts = parts_of(self._candidate(path), layout.stages)
+        parts = parts_of(self._candidate(path), layout.stages[: self.count])
         count = sum(stage == number for stage, _ in path)
         try:
             return predicates.joins(number, count, parts), surely
@@ -413,7 +413,7 @@ class Backtracking:
             return True  # an event that is yet to be fed may lack what is asked for
 
     def _fulfils(self, candidate: Candidate, path: Path) -> bool:
-        predicates, stages = self.layout.predicates, self.layout.stages
+        predicates, stages = self.layout.predicates, self.layout.stages[: self.count]
         counts = [0] * len(stages)
         for place, (number, _) in enumerate(path):
             counts[number] += 1
