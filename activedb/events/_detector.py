@@ -79,6 +79,8 @@ class _Mark(NamedTuple):
 
     last: _Record | None
     has_begun: bool
+    is_inexact: bool
+    keeps_ends: bool
 
 
 class _Record:
@@ -951,7 +953,8 @@ class Detector:
     def mark(self) -> object:
         """Mark the present step for `undo`; until then it must not be trimmed."""
         self._is_marked = True  # no advance is taken together with one before
-        return _Mark(self._log[-1] if self._log else None, self._told_us is not None)
+        shared, last = self._shared, self._log[-1] if self._log else None
+        return _Mark(last, self._told_us is not None, shared.is_inexact, shared.keeps_ends)
 
     def undo(self, mark: object) -> None:
         """Undo the feeds and advances since `mark`, if it `keeps_log`."""
@@ -961,6 +964,11 @@ class Detector:
         if self._told_us is not None and not mark.has_begun:
             roll_back(self._start)
             self._told_us = None
+        shared = self._shared
+        shared.keeps_ends = mark.keeps_ends
+        if shared.is_inexact and not mark.is_inexact:
+            shared.is_inexact = False
+            shared.reach_us = shared.late_us = 0
         self._handed_out &= self._open.keys()
 
     def _remember(self, record: _Record) -> None:

@@ -204,13 +204,13 @@ class ProgramRun:
                 ends_us.pop(t.at, None)
             if is_last or until_us is not None:
                 self._run(passed, results, until_us, undo)
+            done = known_us, waiting, arrivals, ends_us
+            # In one line: Ctrl-C comes before all of it, or after.
+            self.punctuation_us, self._waiting, self._arrivals, self._ends_us = done
         except BaseException:
             with held_back():
                 undo()
             raise
-        # Between the end of the block and these nothing can come.
-        self.punctuation_us, self._waiting, self._arrivals = known_us, waiting, arrivals
-        self._ends_us = ends_us
         if until_us is not None:
             with held_back():
                 if self._detection is not None:

@@ -102,7 +102,10 @@ class Versions:
         """Add a version, or put another value into the one at this place."""
         with self._latch:
             self._to_trim.add(key)
-            found = self._of.setdefault(key, [])
+            found = self._of.get(key)
+            if found is None:  # never a key without versions, whatever comes in between
+                self._of[key] = [(at, value)]
+                return
             number = bisect_left(found, at, key=_at)
             if number < len(found) and found[number][0] == at:
                 found[number] = (at, value)
@@ -115,9 +118,10 @@ class Versions:
             found = self._of.get(key, [])
             number = bisect_left(found, at, key=_at)
             if number < len(found) and found[number][0] == at:
-                del found[number]
-                if not found:
+                if len(found) == 1:
                     del self._of[key]
+                else:
+                    del found[number]
 
     def trim(self, mark: At) -> None:
         """Forget versions that nothing at or after `mark`, the low-water-mark, can need.
