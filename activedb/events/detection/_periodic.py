@@ -408,9 +408,10 @@ class PeriodicNode(Node):
                 spent.add(end[2])
                 if self.closed_us is None or end[0] > self.closed_us:
                     self.closed_us = end[0]
-        self.starts = [entry for entry in self.starts if entry[2] not in gone]
+        # In place: journals refer to these lists.
+        self.starts[:] = [entry for entry in self.starts if entry[2] not in gone]
         may_precede = self.shared.policy.relation.may_precede
-        self.ends = [
+        self.ends[:] = [
             end
             for end in self.ends
             if end[2] not in spent
