@@ -75,7 +75,7 @@ class _Choice:
 
 
 class _Mark(NamedTuple):
-    """State of a detector that `Detector.undo` goes back to."""
+    """State of a detector that `Detector.undo` restores, beside what the log undoes."""
 
     last: _Record | None
     has_begun: bool
@@ -529,7 +529,7 @@ class Detector:
         return made
 
     def _tell(self, us: int) -> None:
-        """Take the time for the first that the detector is told of; only `undo` takes it back."""
+        """Start the clocks at the first time that the detector is told; only `undo` resets it."""
         self._told_us = us
         self._clocks.start(us, self._shared.timers, self._start)
 

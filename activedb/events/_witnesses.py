@@ -132,7 +132,7 @@ class Witnesses:
 
     def _compared(self) -> tuple[set[int], set[int]]:
         """The durations, and the moments, with which an expression compares times."""
-        low_us = min((o.low_us for o in self.events), default=0)  # none: only a clock was told
+        low_us = min((o.low_us for o in self.events), default=0)  # no events: only clocks
         span_us = max((o.high_us for o in self.events), default=0) - low_us
         single: set[int] = set()
         repeated: set[int] = set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -12,25 +13,26 @@ __all__ = ["held_back"]
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """Have Ctrl-C come when the block has ended; a second one comes at once."""
+    """Delay a first Ctrl-C until the end of the block; a second one is not delayed.
+
+    Only the handler that Python code has set for SIGINT is delayed, and only in the main thread:
+    it runs in no other.
+    """
     handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
     came: list[FrameType | None] = []
 
     def note(number: int, frame: FrameType | None) -> None:
         came.append(frame)
-        if callable(handler) and len(came) > 1:
+        if len(came) > 1:
             handler(number, frame)
 
-    is_held = callable(handler)
-    if is_held:
-        try:
-            signal.signal(signal.SIGINT, note)
-        except ValueError:  # not the main thread, to which alone it comes
-            is_held = False
+    signal.signal(signal.SIGINT, note)
     try:
         yield
     finally:
-        if is_held:
-            signal.signal(signal.SIGINT, handler)
-        if callable(handler) and len(came) == 1:
+        signal.signal(signal.SIGINT, handler)
+        if len(came) == 1:
             handler(signal.SIGINT, came[0])

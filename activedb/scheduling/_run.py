@@ -139,7 +139,8 @@ class ProgramRun:
 
         All or nothing: if it raises (Ctrl-C, or what is no `Exception` in a function), it is as if
         it had not been called, and may be called again; unless `punctuation_us` has moved: then
-        all has taken effect, and only the results are lost.
+        all has taken effect, and only the results are lost. Ctrl-C waits for detection to end; a
+        second one does not wait, and while changes are undone it may leave them half undone.
 
         Parameters
         ----------

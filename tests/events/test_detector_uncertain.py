@@ -19,7 +19,9 @@ from activedb.events import (
     detect,
     encode_undecided,
     event,
+    every,
     many,
+    periodic,
     seq,
     some_of,
 )
@@ -496,6 +498,16 @@ def test_windows_that_end_at_one_moment_are_judged_in_one_step() -> None:
         detector.feed(o(text), None, [o("C20-21")] if text == "B6" else [])
     assert len(detector.advance(100)) == 1
     assert detector.undecided == ()
+
+
+def test_uncertain_time_of_another_event_changes_nothing_for_clocks_alone() -> None:
+    ticks = periodic(every(2e-6), 1e-6, every(3e-6), collected=True).context("cumulative")
+    uncertain, exact = Detector(ticks), Detector(ticks)
+    for detector in (uncertain, exact):
+        detector.advance(0)
+    uncertain.feed(o("A0-1"))
+    made = [repr(detector.advance(10)) for detector in (uncertain, exact)]
+    assert made[0] == made[1] != "[]"
 
 
 def test_undecided_and_merged_matches_are_told_in_one_order() -> None:

@@ -9,11 +9,16 @@ from activedb.events import (
     Detector,
     Expression,
     Occurrence,
+    aperiodic,
     event,
+    every,
     many,
+    periodic,
     seq,
 )
 from tests.drawing import SCALE, Worlds
+
+from .generation import CONTEXTS, Plan, random_expression
 
 A, B, C = event("A"), event("B"), event("C")
 SECOND_US = 1_000_000
@@ -71,6 +76,86 @@ def test_partials_after_withdrawals_and_trims_are_what_is_kept(expression: Expre
         for o in reversed(fed):
             detector.withdraw(o)
             assert detector.partials == 0
+
+
+ANY = Plan(
+    ending=True,
+    nested=True,
+    timed=True,
+    conjunctions=True,
+    contexts=("unrestricted", *CONTEXTS),
+    selections=("any", "any", "next", "strict"),
+    skips=("none", "none", "to_next", "past_last", "to_first", "to_last"),
+)
+
+
+REPEATED = [
+    made.context(context)
+    for made in (
+        periodic(A, 2, B),
+        periodic(A, 2, B, collected=True),
+        aperiodic(A, C, B),
+        aperiodic(A, C, B, collected=True),
+    )
+    for context in ("recent", "chronicle", "continuous", "cumulative")
+]
+
+
+def test_events_withdrawn_after_a_trim_are_as_if_never_fed() -> None:
+    worlds = Worlds(150 * SCALE, "withdrawn after a trim", made=75)
+    for random in worlds:
+        expression = random.choice([random_expression(random, ANY), random.choice(REPEATED)])
+        detector, never = Detector(expression), Detector(expression)
+        for each in (detector, never):
+            each.advance(0)
+        second, fed = 0.0, list[str]()
+        for _ in range(5):
+            since_us, withdrawn = round(second * SECOND_US), list[Occurrence]()
+            for _ in range(random.randint(1, 5)):
+                second += random.choice([0.25, 0.5, 1])
+                o = Occurrence(random.choice("ABC"), second, {"w": 0, "x": random.randrange(3)})
+                is_withdrawn = random.random() < 0.4
+                fed.append(f"{o}{' (withdrawn)' * is_withdrawn}")
+                for each in (detector, never):
+                    each.advance(o.us)
+                detector.feed(o)
+                if is_withdrawn:
+                    withdrawn.append(o)
+                else:
+                    never.feed(o)
+            for each in (detector, never):
+                each.trim(since_us)
+            random.shuffle(withdrawn)
+            for o in withdrawn:
+                detector.withdraw(o)
+        until_us = round((second + 6) * SECOND_US)
+        last = [Occurrence(name, second + 0.5, {"w": 0, "x": 2}) for name in "ABC"]
+        made = [
+            [*(match for o in last for match in each.feed(o)), *each.advance(until_us)]
+            for each in (detector, never)
+        ]
+        assert repr(made[0]) == repr(made[1]), f"{expression}: {fed}"
+        worlds.met["made"] += len(made[1])
+
+
+def test_end_withdrawn_after_a_trim_does_not_end_a_periodic_event() -> None:
+    detector, end = Detector(periodic(A, 2, B)), Occurrence("B", 4)
+    for o in (Occurrence("A", 1), end):
+        detector.advance(o.us)
+        detector.feed(o)
+    detector.trim(2 * SECOND_US)
+    detector.withdraw(end)
+    assert [match.us for match in detector.advance(6 * SECOND_US)] == [5 * SECOND_US]
+
+
+def test_undo_resets_the_clocks_that_have_started_since_the_mark() -> None:
+    detector = Detector(every(2))
+    mark = detector.mark()
+    assert detector.advance(SECOND_US) == []
+    detector.undo(mark)
+    assert detector.due_us is None
+    detector.advance(2 * SECOND_US)
+    assert detector.due_us == 4 * SECOND_US
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])

@@ -1,4 +1,4 @@
-"""Ctrl-C at any line: it comes to the main thread before a line of the package is run."""
+"""Raise Ctrl-C in the main thread before a chosen line of the package."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Line = tuple[str, int]
 
 
 def _is_telling(line: Line) -> bool:
-    # A `with` is traced on leaving, too, and a signal never comes there: between the last call of
-    # its block and the release of what it holds the interpreter does not look for one.
+    # The interpreter traces a `with` line again when it leaves the block. No signal handler runs
+    # there: none is checked for between the last call of the block and `__exit__`.
     return not linecache.getline(*line).lstrip().startswith("with ")
 
 
@@ -49,7 +49,7 @@ def _traced(seen: Callable[[Line], None]) -> Iterator[None]:
 
 @contextmanager
 def lines_of() -> Iterator[Counter[Line]]:
-    """Count how often each line of the package is run by this thread."""
+    """Count how often this thread runs each line of the package."""
     met: Counter[Line] = Counter()
 
     def seen(line: Line) -> None:
@@ -61,7 +61,7 @@ def lines_of() -> Iterator[Counter[Line]]:
 
 @contextmanager
 def cut_before(line: Line, time: int) -> Iterator[None]:
-    """Have Ctrl-C come before a line is run the so-maniest time."""
+    """Raise Ctrl-C before a line runs for the given time, counted from 1."""
     left = time
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -1,4 +1,4 @@
-"""Feeds that are cut off at any line, detection among them: all of the batch is in, or nothing."""
+"""Feeds that Ctrl-C cuts off at any line, in detection too, take the whole batch or nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.scheduling.cutting import cut_before, lines_of
 
 SECOND_US = 1_000_000
 _LINES_MAX = 100_000
-"""Steps that run more lines are not cut off: it would take too long to trace them."""
+"""Bound on the lines of a step that is cut off; tracing more takes too long."""
 WIDE = Plan(
     ending=True,
     nested=True,
@@ -67,7 +67,7 @@ def text_of(o: Any) -> str:
 
 
 def events_of(random: Random, first: int, count: int, *, inexact: float) -> list[Occurrence]:
-    """Events of three seconds, some of which lack what a term asks for, or are twice there."""
+    """Return the events of three seconds; some lack an attribute that a term needs, some repeat."""
     found: list[Occurrence] = []
     for number in range(count):
         us = (first + random.randrange(6)) * SECOND_US // 2
@@ -87,7 +87,7 @@ def detectors_of(run: ProgramRun) -> list[Detector]:
 
 
 def kept(detector: Detector) -> Any:
-    """What a detector keeps, and whether its own count agrees with it."""
+    """Return the state of a detector; check its count of partial matches against them."""
     own = [sorted(text_of(entry[3]) for entry in node.kept()) for node in detector._nodes]
     assert detector.partials == sum(map(len, own))
     return (
@@ -99,7 +99,7 @@ def kept(detector: Detector) -> Any:
 
 
 def shown(run: ProgramRun, table: SharedTable) -> Any:
-    """All that is to be as it was."""
+    """Return the state of a run that an undone feed must leave unchanged."""
     return (
         run.state.of(table).all(),
         run.waiting,
@@ -122,7 +122,7 @@ Step = Callable[[ProgramRun], Any]
 
 
 def steps_of(random: Random, *, inexact: float) -> list[Step]:
-    """Batches, some with a punctuation; and the end."""
+    """Return four feeds, some with a punctuation, and the end of the stream."""
     found: list[Step] = []
     for number in range(4):
         # Of events with uncertain times there are many worlds, and each is looked at.
@@ -147,7 +147,7 @@ def check_cut(
     scheduler: Callable[[], Any] = SerialOrder,
     cuts: int = 4,
 ) -> int:
-    """Cut off a step, one line after the other; return how often it was in detection."""
+    """Cut off one step at several lines; return how many of these were in detection."""
     program, table = program_of(expressions, policy)
     cut_step = random.randrange(1, len(steps))
     whole = ProgramRun(program, scheduler())
@@ -204,3 +204,24 @@ def test_feed_that_is_cut_off_at_any_line_is_whole_or_not_at_all(plan: str) -> N
         policy = random.choice(["certain", "certain", "possible", "reading"])
         steps = steps_of(random, inexact=inexact)
         worlds.met["detecting"] += check_cut(random, expressions, policy, steps)
+
+
+def test_feed_that_is_cut_off_at_each_line_of_scheduling_is_whole_or_not_at_all() -> None:
+    program, table = program_of([], "certain")
+    events = [Occurrence("A", n, {"x": n}, id=str(n)) for n in range(4)]
+    whole = ProgramRun(program, SerialOrder())
+    before = shown(whole, table)
+    with lines_of() as met:
+        results = whole.feed(events, 3 * SECOND_US)
+    afterwards, last = shown(whole, table), told(whole.finish())
+    assert any(file.endswith("_state.py") for file, _ in met)
+    for line in (line for line in met if "/scheduling/" in line[0]):
+        for time in {1, met[line]}:
+            run, where = ProgramRun(program, SerialOrder()), f"{line}, {time}"
+            with pytest.raises(KeyboardInterrupt), cut_before(line, time):
+                run.feed(events, 3 * SECOND_US)
+            if run.punctuation_us is None:
+                assert shown(run, table) == before, where
+                assert told(run.feed(events, 3 * SECOND_US)) == told(results), where
+            assert shown(run, table) == afterwards, where
+            assert told(run.finish()) == last, where
