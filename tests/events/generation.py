@@ -97,6 +97,18 @@ class Plan:
     skips: Sequence[str] = ("none",)
 
 
+EVERYTHING = Plan(
+    ending=True,
+    nested=True,
+    timed=True,
+    conjunctions=True,
+    contexts=("unrestricted", *CONTEXTS),
+    selections=("any", "any", "next", "strict"),
+    skips=("none", "none", "to_next", "past_last", "to_first", "to_last"),
+)
+"""All features but predicates that read."""
+
+
 class _Writer:
     """Writes one expression."""
 

@@ -14,22 +14,13 @@ from tests.drawing import SCALE, Worlds
 
 from .comparison import compare
 from .descriptions import Labels, described_made, described_match
-from .generation import CONTEXTS, Plan, plans, random_expression
+from .generation import CONTEXTS, EVERYTHING, Plan, plans, random_expression
 from .histories import Advance, Course, Feed, histories, random_history
 from .reference import Reference
 
 ALL_CONTEXTS = ["unrestricted", *CONTEXTS]
 SELECTIONS = ["any", "next", "strict"]
 SKIPS = ["none", "to_next", "past_last", "to_first", "to_last"]
-EVERYTHING = Plan(
-    ending=True,
-    nested=True,
-    timed=True,
-    conjunctions=True,
-    contexts=ALL_CONTEXTS,
-    selections=SELECTIONS,
-    skips=SKIPS,
-)
 FAMILIES = {
     "sequences, fed and withdrawn in any order": (Plan(), Course(10, withdrawals=9)),
     "negations at the end": (Plan(ending=True), Course(8, withdrawals=7)),

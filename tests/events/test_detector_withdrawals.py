@@ -18,7 +18,7 @@ from activedb.events import (
 )
 from tests.drawing import SCALE, Worlds
 
-from .generation import CONTEXTS, Plan, random_expression
+from .generation import CONTEXTS, EVERYTHING, random_expression
 
 A, B, C = event("A"), event("B"), event("C")
 SECOND_US = 1_000_000
@@ -78,17 +78,6 @@ def test_partials_after_withdrawals_and_trims_are_what_is_kept(expression: Expre
             assert detector.partials == 0
 
 
-ANY = Plan(
-    ending=True,
-    nested=True,
-    timed=True,
-    conjunctions=True,
-    contexts=("unrestricted", *CONTEXTS),
-    selections=("any", "any", "next", "strict"),
-    skips=("none", "none", "to_next", "past_last", "to_first", "to_last"),
-)
-
-
 REPEATED = [
     made.context(context)
     for made in (
@@ -97,14 +86,14 @@ REPEATED = [
         aperiodic(A, C, B),
         aperiodic(A, C, B, collected=True),
     )
-    for context in ("recent", "chronicle", "continuous", "cumulative")
+    for context in CONTEXTS
 ]
 
 
 def test_events_withdrawn_after_a_trim_are_as_if_never_fed() -> None:
     worlds = Worlds(150 * SCALE, "withdrawn after a trim", made=75)
     for random in worlds:
-        expression = random.choice([random_expression(random, ANY), random.choice(REPEATED)])
+        expression = random.choice([random_expression(random, EVERYTHING), random.choice(REPEATED)])
         detector, never = Detector(expression), Detector(expression)
         for each in (detector, never):
             each.advance(0)

@@ -46,7 +46,7 @@ from activedb.events._undecided import text_of
 from activedb.events.detection._node import Shared
 from activedb.events.terms import part
 
-from .generation import CONTEXTS, Plan, random_expression
+from .generation import CONTEXTS, EVERYTHING, random_expression
 from .judging import END_US, Case, drawn, shown, some_worlds
 from .measure_uncertain import EXPRESSIONS, measured
 from .telling import ARRIVALS, Outcome, Telling, arrived, numbered, tell
@@ -583,14 +583,7 @@ def test_choices_that_are_decided_later_make_what_the_world_makes(operator: str)
         oracle.check(outcome.made)
 
 
-PLAN = Plan(
-    ending=True,
-    nested=True,
-    conjunctions=True,
-    contexts=("unrestricted", *CONTEXTS),
-    selections=("any", "any", "next", "strict"),
-    skips=("none", "none", "to_next", "past_last", "to_first", "to_last"),
-)
+PLAN = replace(EVERYTHING, timed=False)
 
 
 @pytest.mark.parametrize("seed", range(12))

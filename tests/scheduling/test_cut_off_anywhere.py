@@ -11,25 +11,15 @@ import pytest
 from activedb.events import AccuracyInterval, Detector, Expression, Occurrence
 from activedb.scheduling import Access, Program, ProgramRun, SerialOrder, SharedTable, View
 from tests.drawing import SCALE, Worlds
-from tests.events.generation import CONTEXTS, Plan, random_expression
+from tests.events.generation import CONTEXTS, EVERYTHING, Plan, random_expression
 from tests.scheduling.cutting import cut_before, lines_of
 
 SECOND_US = 1_000_000
 _LINES_MAX = 100_000
 """Bound on the lines of a step that is cut off; tracing more takes too long."""
-WIDE = Plan(
-    ending=True,
-    nested=True,
-    timed=True,
-    conjunctions=True,
-    contexts=("unrestricted", *CONTEXTS),
-    selections=("any", "any", "next", "strict"),
-    skips=("none", "none", "to_next", "past_last", "to_first", "to_last"),
-)
-PLAIN = Plan(kleene=False)
 PLANS = {
-    "any": WIDE,
-    "plain": PLAIN,
+    "any": EVERYTHING,
+    "plain": Plan(kleene=False),
     "memoryless": Plan(selections=("any", "next", "strict")),
     "skipping": Plan(contexts=CONTEXTS, skips=("to_next", "past_last", "to_first", "to_last")),
     "timed": Plan(timed=True, ending=True, contexts=("unrestricted", *CONTEXTS)),
