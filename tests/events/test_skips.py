@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Callable
-from types import FrameType
-from typing import Any
 
 import pytest
 
 from activedb.events import Detector, Expression, Occurrence, all_of, event, many, seq
+from tests.effort import calls_of
 
 A, B, C = event("A"), event("B"), event("C")
 SKIPS: tuple[tuple[str, ...], ...] = (("to_next",), ("past_last",), ("to_first", "B"))
@@ -22,23 +20,6 @@ def fed(detector: Detector, names: str, begin: int, times: int) -> int:
     for us in range(begin, begin + times * len(names)):
         made += len(detector.feed(Occurrence(names[us % len(names)], us)))
     return made
-
-
-def calls(work: Callable[[], Any]) -> int:
-    """Count the calls of Python functions, and the steps of generators, that some work takes."""
-    count = 0
-
-    def on_event(frame: FrameType, what: str, argument: object) -> None:
-        nonlocal count
-        count += what == "call"
-
-    before = sys.getprofile()
-    sys.setprofile(on_event)
-    try:
-        work()
-    finally:
-        sys.setprofile(before)
-    return count
 
 
 @pytest.mark.parametrize("skip", SKIPS)
@@ -81,9 +62,9 @@ def test_the_work_for_an_event_does_not_grow_with_the_matches_that_skip(
 ) -> None:
     detector = Detector(seq(*map(event, names)).skipping(*skip))
     fed(detector, names, 0, 20)
-    early = calls(lambda: fed(detector, names, 20 * len(names), 20))
+    early = calls_of(lambda: fed(detector, names, 20 * len(names), 20))
     fed(detector, names, 40 * len(names), 400)
-    late = calls(lambda: fed(detector, names, 440 * len(names), 20))
+    late = calls_of(lambda: fed(detector, names, 440 * len(names), 20))
     assert late <= 1.5 * early, (early, late)
 
 
@@ -91,7 +72,7 @@ def test_the_work_for_matches_of_one_event_that_skip_is_linear() -> None:
     def work(count: int) -> int:
         detector = Detector(seq(A, B).skipping("to_next"))
         fed(detector, "A", 0, count)
-        return calls(lambda: detector.feed(Occurrence("B", count)))
+        return calls_of(lambda: detector.feed(Occurrence("B", count)))
 
     few, many_ = work(50), work(400)
     assert many_ <= 10 * few, (few, many_)

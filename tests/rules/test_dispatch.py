@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +9,11 @@ import pytest
 
 import activedb as adb
 from tests.databases import PATIENCE_S, in_thread
+from tests.effort import calls_of
 from tests.engine.ledger import Ledger, open_ledger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from activedb import Database, Occurrence, Transaction
 
@@ -23,22 +23,6 @@ def db() -> Iterator[Database]:
     """In memory, as dispatch asks no store; without the verifying locks, slow for 10,000 rows."""
     with adb.connect("memory://") as db:
         yield db
-
-
-def calls_of(work: Callable[[], object]) -> int:
-    """How many functions, of Python and of C, are called for some work."""
-    calls = 0
-
-    def count(frame: object, event: str, arg: object) -> None:
-        nonlocal calls
-        calls += event in ("call", "c_call")
-
-    sys.setprofile(count)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return calls
 
 
 def define(db: Database, count: int) -> list[str]:

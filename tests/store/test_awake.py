@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -64,9 +64,7 @@ def test_watch_that_has_waited_in_vain_looks_every_time_again_when_an_answer_cam
 
 
 def test_watch_that_is_not_alone_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_awake, "_AWAKE_S", 30.0)
+    monkeypatch.setattr(_awake, "_AWAKE_S", math.inf)
     with watched(is_alone=False) as (watch, _, looks):
-        began_s = time.monotonic()
         assert not any(watch.sees_answer() for _ in range(100))
-        assert time.monotonic() - began_s < 30, "it has waited"
     assert len(looks) == 100

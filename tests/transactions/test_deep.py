@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +12,11 @@ from activedb import State
 from activedb.errors import TransactionAborted, TransactionCancelled
 from lockmgr import LockManager, LockTable
 from tests.databases import in_thread, until
+from tests.effort import calls_of
 from tests.patience import PATIENCE_S
 from tests.transactions.bank import Bank, open_bank
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from activedb import Transaction
     from tests.databases import Place
 
@@ -204,28 +202,8 @@ def test_doom_that_races_with_the_begin_of_children_misses_none(where: Place) ->
         assert not bank.db._forest.locks.snapshot().transactions
 
 
-def least_calls_of(work: Callable[[], object]) -> int:
-    """How many Python functions `work` calls on this thread, when no garbage is collected."""
-    return min(calls_of(work) for _ in range(5))
-
-
-def calls_of(work: Callable[[], object]) -> int:
-    count = 0
-
-    def note(frame: Any, event: str, arg: Any) -> None:
-        nonlocal count
-        count += event == "call"
-
-    sys.setprofile(note)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    return count
-
-
 def test_begin_write_and_commit_cost_the_same_at_every_depth(where: Place) -> None:
-    """Counted in calls; a walk up the line in one function would show as time alone."""
+    """Only rule 1 of the locks walks up the line for a row that it retains: in one function."""
     bank = big_bank(where, 1)
 
     def one_child(t: Transaction) -> None:
@@ -235,11 +213,11 @@ def test_begin_write_and_commit_cost_the_same_at_every_depth(where: Place) -> No
     with contextlib.ExitStack() as blocks:
         t = blocks.enter_context(bank.db.transaction())
         one_child(t)
-        shallow = least_calls_of(lambda: one_child(t))
+        shallow = calls_of(lambda: one_child(t), of_c=False)
         for _ in range(DEEP):
             t = blocks.enter_context(t.subtransaction())
         one_child(t)
-        assert least_calls_of(lambda: one_child(t)) <= shallow + 2
+        assert calls_of(lambda: one_child(t), of_c=False) <= shallow + 2
 
 
 def test_pool_of_two_runs_two_children_at_once_however_many_wait(where: Place) -> None:
