@@ -77,11 +77,16 @@ def detectors_of(run: ProgramRun) -> list[Detector]:
 
 
 def kept(detector: Detector) -> Any:
-    """Return the state of a detector, and check its count of partial matches."""
-    own = [sorted(text_of(entry[3]) for entry in node.kept()) for node in detector._nodes]
-    assert detector.partials == sum(map(len, own))
+    """Return the state of a detector, and check its count of partial matches.
+
+    What is of no use to any match may have been forgotten or not.
+    """
+    entries = [list(node.kept()) for node in detector._nodes]
+    assert detector.partials == sum(map(len, entries))
+    trimmed_us, horizon_us = detector._trimmed_us, detector.horizon_us
+    of_use_us = trimmed_us - horizon_us if trimmed_us is not None and horizon_us is not None else 0
     return (
-        own,
+        [sorted(text_of(e[3]) for e in own if e[3].high_us >= of_use_us) for own in entries],
         detector.due_us,
         [each.identity for each in detector.undecided],
         (detector.dropped, detector.truncated),
