@@ -1,7 +1,8 @@
 """Spark's classes, loaded once for all JVMs of a run of many tests: each starts in half the time.
 
 An archive of the JVM (class data sharing): the first test that needs Spark makes it, which takes
-longer than one start, and removes it at the end. A JVM that cannot use it goes on without.
+longer than one start, and removes it at the end. A JVM that cannot use it goes on without, and so
+do all if it cannot be made.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from tests.patience import PATIENCE_S
@@ -42,14 +44,15 @@ def archive_for(folder: Path) -> Path:
     except FileExistsError:
         return archive
     new = archive.with_suffix(".new")
-    subprocess.run(
-        [sys.executable, "-c", _MAKE],
-        env=os.environ | {_OPTIONS: f"-XX:ArchiveClassesAtExit={new}"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    with suppress(subprocess.TimeoutExpired):
+        subprocess.run(
+            [sys.executable, "-c", _MAKE],
+            env=os.environ | {_OPTIONS: f"-XX:ArchiveClassesAtExit={new}"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
     if new.exists():
         new.rename(archive)
     return archive

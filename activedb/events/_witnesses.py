@@ -18,7 +18,7 @@ from activedb.events._precedence import precedes
 from activedb.events._primitives import Negation, Primitive
 from activedb.events._sequence import Sequence as Sequence_
 from activedb.events._temporal import Periodic, Plus, TimedOut
-from activedb.events._worlds import Times, Worlds
+from activedb.events._worlds import Times, Worlds, moved_apart
 from activedb.events.detection._traits import walk
 from activedb.events.detection._uncertain import moments
 
@@ -185,8 +185,9 @@ class Witnesses:
     def _made_in(self, times: Times) -> tuple[set[Identity], bool]:
         """Return what is made if the events happened at these times, and whether that is all.
 
-        Events of one moment that a local clock orders have no exact times: then what is made for
-        certain is known, and not all. Nor is it where there is too much, or a predicate raises.
+        Events of one moment that a local clock orders are moved apart where time completes nothing.
+        Elsewhere they have no exact times: then what is made for certain is known, and not all. Nor
+        is it where there is too much, or a predicate raises.
         """
         events = self.events
         ordered = {
@@ -196,6 +197,14 @@ class Witnesses:
             and (precedes(events[a], events[b]) or precedes(events[b], events[a]))
             for number in (a, b)
         }
+        detector, until_us = self.detector(), self.until_us
+        if ordered and not detector.is_timed and not self._is_periodic:
+            durations_us = sorted(self._compared()[0] - {0})
+            apart = moved_apart((*times, until_us), events, durations_us)
+            if apart is not None:
+                ordered = set()
+                *moved, until_us = apart
+                times = tuple(moved)
         steps = sorted(range(len(events)), key=lambda number: (times[number], number))
         if ordered:
             steps = _in_local_order(steps, times, events)
@@ -204,7 +213,6 @@ class Witnesses:
             for number, (o, us) in enumerate(zip(events, times, strict=True))
         ]
         originals = {id(o): original for o, original in zip(happened, events, strict=True)}
-        detector = self.detector()
         found: list[Occurrence] = []
         try:
             if self.begun_us is not None:
@@ -214,11 +222,15 @@ class Witnesses:
                 later = [happened[n] for n in steps[place + 1 :] if ordered and times[n] == us]
                 found += detector.advance(us)
                 found += detector.feed(o, None, [x for x in later if not precedes(o, x)])
-            found += detector.advance(self.until_us)
+            found += detector.advance(until_us)
         except Exception:
             return set(), False
         is_known = not ordered and not detector.truncated
         return {_identity(match, originals) for match in found}, is_known
+
+    @cached_property
+    def _is_periodic(self) -> bool:
+        return any(isinstance(each, Periodic) for each in walk(self.expression))
 
     def _identity(self, match: Occurrence) -> Identity:
         return _identity(match, {id(o): o for o in self.events})

@@ -11,14 +11,15 @@ A bound is an int: ``2 v + 1`` for "at most v", ``2 v`` for "less than v".
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import combinations, pairwise
+from itertools import combinations, groupby, pairwise
 from random import Random
 
 from activedb.events._occurrence import Occurrence
 from activedb.events._precedence import precedes
 
-__all__ = ["Worlds"]
+__all__ = ["Times", "Worlds", "moved_apart"]
 
 Bounds = list[list[int]]
 Times = tuple[int, ...]
@@ -170,6 +171,55 @@ class Worlds:
             central = random.randint(least + quarter, most - quarter)
             found[i] = central if is_central else random.choice((least, most, central))
         return tuple([found[i] for i in range(zero)])
+
+
+def moved_apart(
+    times: Times, events: Sequence[Occurrence], durations_us: Sequence[int]
+) -> Times | None:
+    """Return times some microseconds later, at which time alone orders what a clock has ordered.
+
+    Of two events one is before the other if and only if it was or, in the same microsecond,
+    precedes it; and they are within a duration if and only if they were. Times beyond those of the
+    events are moments without one.
+
+    None: there are none, as an event is beside two of its microsecond that are ordered, or as
+    something differs from a duration by less than events are moved.
+
+    Parameters
+    ----------
+    durations_us : sequence of int
+        Sorted.
+
+    Complexity: O(n² log d) for n events and d durations.
+    """
+    moved = list(times)
+    by_time: dict[int, list[int]] = {}
+    for number, us in enumerate(times):
+        by_time.setdefault(us, []).append(number)
+    exactly = frozenset(durations_us)
+    for us in sorted(by_time, reverse=True):
+        numbers = by_time[us]
+        known = [n for n in numbers if n < len(events)]
+        rank = {n: sum(precedes(events[m], events[n]) for m in known) for n in known}
+        if any(precedes(events[m], events[n]) != (rank[m] < rank[n]) for m in known for n in known):
+            return None
+        # What is within a duration with nothing to spare is moved no farther than its beginning.
+        shift_us = max(
+            (moved[m] - at_us for m, at_us in enumerate(times) if at_us - us in exactly), default=0
+        )
+        for _, same in groupby(sorted(known, key=rank.__getitem__), rank.__getitem__):
+            for n in same:
+                moved[n] = us + shift_us
+            shift_us += 1
+        for n in numbers[len(known) :]:
+            moved[n] = us + shift_us
+    for m, n in combinations(range(len(times)), 2):
+        was_us, is_us = times[n] - times[m], moved[n] - moved[m]
+        if was_us and was_us * is_us <= 0:
+            return None
+        if bisect_left(durations_us, abs(was_us)) != bisect_left(durations_us, abs(is_us)):
+            return None
+    return tuple(moved)
 
 
 def _sum(a: int, b: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -624,6 +625,36 @@ def test_windows_of_events_that_a_clock_orders_in_one_microsecond_end_in_one_ste
     made += detector.advance(30)
     texts = [[part.params["text"] for part in match.constituents] for match in made]
     assert texts == [["5", "B5"]]
+
+
+@pytest.mark.parametrize("policy", ["certain", "raise"])
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        (seq(A, B).skipping("past_last").context("cumulative"), ["A0-2"]),
+        (seq(A, B).skipping("to_first", "B").context("cumulative"), ["A0-2"]),
+        (seq(A, B).skipping("to_next").context("cumulative"), ["A0-2", "A3-4"]),
+        (seq(A, B).context("cumulative"), ["A0-2", "A3-4"]),
+    ],
+)
+def test_what_a_preferred_match_of_the_step_skips_is_not_merged(
+    policy: str, expression: Expression, expected: list[str]
+) -> None:
+    detector = Detector(expression, on_uncertain=policy)
+    made = [match for text in ("A0-2", "A3-4", "B6-7") for match in detector.feed(o(text))]
+    assert [[part.params["text"] for part in match.parts["A"]] for match in made] == [expected]
+
+
+@pytest.mark.parametrize("policy", ["certain", "raise"])
+def test_what_may_be_skipped_by_a_match_of_the_step_is_left_open(policy: str) -> None:
+    """A0-2 and A1-3: whichever was first skips the other."""
+    detector = Detector(seq(A, B).skipping("past_last").context("cumulative"), on_uncertain=policy)
+    detector.feed(o("A0-2"))
+    detector.feed(o("A1-3"))
+    with pytest.raises(UncertainOrder) if policy == "raise" else nullcontext():
+        assert detector.feed(o("B6-7")) == []
+    (choice,) = detector.undecided
+    assert len(choice.candidates) == 2
 
 
 @pytest.mark.parametrize("policy", ["certain", "possible"])

@@ -557,6 +557,43 @@ def test_callback_that_knows_the_world_makes_what_that_makes(operator: str) -> N
         oracle.check(outcome.made)
 
 
+SEQUENCES = [name for name, expression in OPERATORS.items() if isinstance(expression, Seq)]
+
+
+@pytest.mark.parametrize("operator", SEQUENCES)
+def test_choices_in_any_combination_make_what_every_world_makes(operator: str) -> None:
+    random = Random(f"{SEED} combined {operator}")
+    for _ in range(8 * SCALE):
+        expression = combined(OPERATORS[operator], random)
+
+        def events(expression: Expression = expression) -> Any:
+            return random_events(expression, random, widths=(0, 0, 1, 2))
+
+        case = drawn(expression, events, random)
+        way, seed = telling(random), random.random()
+        certain, raised = (told(case, policy, way, seed) for policy in ("certain", "raise"))
+        check(
+            case,
+            case.uncertain(certain.made),
+            case.untold(certain),
+            differ("raise", raised.made, certain.made),
+        )
+
+
+def combined(expression: Expression, random: Random) -> Expression:
+    """The sequence with a context, a selection and a skip at once, as far as they go together."""
+    assert isinstance(expression, Seq)
+    last = expression.names[-1]
+    skips: list[tuple[str, ...]] = [("to_next",), ("past_last",), ("to_first", last)]
+    chosen = expression.context(random.choice(CONTEXTS)).skipping(*random.choice(skips))
+    try:
+        selected = chosen.selecting(random.choice(["next", "strict"]))
+        selected.check()
+    except PatternError:
+        return chosen
+    return random.choice([chosen, selected])
+
+
 @pytest.mark.parametrize("operator", list(VARIANTS))
 def test_callback_that_chooses_nothing_makes_nothing_of_what_it_was_asked(operator: str) -> None:
     for case, random in cases(operator, "nothing"):
@@ -666,6 +703,34 @@ def test_local_clock_orders_events_of_one_moment(policy: str) -> None:
     assert made(seq(A, ~B, C), "AC") == 1
     assert made(seq(A, C).selecting("strict"), "AC") == 1
     assert made(seq(A | B, C).context("chronicle"), "ABC") == 1
+
+
+def in_local_order(expression: Expression, random: Random) -> list[Occurrence]:
+    """Events that it listens to, mostly of one of few moments, all ordered by a local clock."""
+    names = [*_skeleton(expression), *random.choices([n for _, n in sorted(expression.keys)], k=2)]
+    lows = sorted(random.randint(0, 2) for _ in names)
+    found = []
+    for n, (name, low) in enumerate(zip(names, lows, strict=True)):
+        params = {"w": random.choice([0, 0, 1]), "x": random.randint(0, 1)}
+        found.append(stamped(name, low, low, 2 * n, n=n, **params))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_nothing_is_made_against_the_order_of_a_local_clock_within_one_moment(seed: int) -> None:
+    """In whichever expression, if time completes nothing in it."""
+    random = Random(f"{SEED} in local order {seed}")
+    for _ in range(60 * SCALE):
+        plan = replace(PLAN, contexts=("cumulative", *CONTEXTS), ending=False)
+        expression = random_expression(random, plan)
+        if Detector(expression).is_timed:
+            continue
+        events = in_local_order(expression, random)[:7]
+        worlds = some_worlds(expression, events, random)
+        case = Case(expression, events, worlds)
+        way = telling(random)
+        for policy in ("certain", "raise"):
+            check(case, case.uncertain(told(case, policy, way, random.random()).made))
 
 
 # -- columns ------------------------------------------------------------------------------------

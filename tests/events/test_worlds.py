@@ -21,6 +21,7 @@ from activedb.events import (
     seq,
 )
 from activedb.events._worlds import Worlds as Tried
+from activedb.events._worlds import moved_apart
 
 from .judging import END_US, shown
 from .worlds import SECOND_US, Worlds, durations, has_clock, made_at, tied_orders
@@ -186,3 +187,38 @@ def test_worlds_that_a_detector_tries_are_as_many() -> None:
             for a, b in combinations(range(len(events)), 2):
                 if precedes(events[a], events[b]) and not precedes(events[b], events[a]):
                     assert times[a] <= times[b]
+
+
+@pytest.mark.parametrize("is_ordered", [True, False])
+def test_times_that_are_moved_apart_tell_the_order_of_a_local_clock(*, is_ordered: bool) -> None:
+    """And otherwise what they told: who was before whom, and within which duration."""
+    random, clock = Random(f"{SEED} apart {is_ordered}"), LocalClock("started at noon")
+    found = 0
+    for _ in range(300 * SCALE):
+        times = [random.randint(0, 3) * SECOND_US for _ in range(random.randint(1, 6))]
+        durations_us = sorted(random.sample(range(1, 4), random.randint(0, 2)))
+        durations_us = [us * SECOND_US for us in durations_us]
+        readings = random.sample(range(0, 40, 2 if is_ordered else 1), len(times))
+        events = [
+            Occurrence(
+                "A",
+                AccuracyInterval(us, us, us, node="n", local_us=local_us, local_clock=clock),
+            )
+            for us, local_us in zip(times, readings, strict=True)
+        ]
+        end_us = 4 * SECOND_US
+        moved = moved_apart((*times, end_us), events, durations_us)
+        assert moved is not None or not is_ordered
+        if moved is None:
+            continue
+        found += 1
+        for (a, was_a), (b, was_b) in combinations(enumerate([*times, end_us]), 2):
+            told_us, is_us = was_b - was_a, moved[b] - moved[a]
+            for us in durations_us:
+                assert (abs(told_us) <= us) == (abs(is_us) <= us), (times, readings, moved)
+            if told_us:
+                assert (told_us > 0) == (is_us > 0)
+            else:
+                assert (is_us > 0) == precedes(events[a], events[b]), (times, readings, moved)
+                assert (is_us < 0) == precedes(events[b], events[a]), (times, readings, moved)
+    assert found

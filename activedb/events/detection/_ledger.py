@@ -204,8 +204,26 @@ class Ledger:
                 )
                 for each in step
             ):
-                return step
+                return self._unexcluded(step)
         return []
+
+    def _unexcluded(self, step: list[Possible]) -> list[Possible]:
+        """Return those of one step that no other of them excludes; nothing if that is not known."""
+        exclusion = self.exclusion
+        left, out, unknown = list[Possible](), list[Possible](), step
+        while unknown:
+            for c in unknown:
+                if any(exclusion.excludes_in_step(r, c) for r in left):
+                    out.append(c)
+                    break
+                against = [r for r in step if r is not c and exclusion.may_exclude_in_step(r, c)]
+                if all(any(r is each for each in out) for r in against):
+                    left.append(c)
+                    break
+            else:
+                return []
+            unknown = [each for each in unknown if each is not c]
+        return left
 
     def _merged(self, step: list[Possible], journal: Journal) -> Possible:
         """The match that is made of all candidates of a step."""
