@@ -645,6 +645,27 @@ def test_what_a_preferred_match_of_the_step_skips_is_not_merged(
     assert [[part.params["text"] for part in match.parts["A"]] for match in made] == [expected]
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (2, 0, 1)])
+def test_event_beside_two_that_a_clock_orders_in_its_microsecond_is_not_between(
+    order: tuple[int, ...],
+) -> None:
+    """B0-2 comes after A2 by their clock, hence at 2, as N2 does."""
+    clock = LocalClock("started at noon")
+    before, after = (
+        Occurrence(
+            name, AccuracyInterval(2, low_us, 2, node="n", local_us=local_us, local_clock=clock)
+        )
+        for name, low_us, local_us in (("A", 2, 4), ("B", 0, 9))
+    )
+    events = [before, after, o("N2")]
+    fed = [events[number] for number in order]
+    detector = Detector(seq(A, ~N, B), on_uncertain="certain")
+    made: list[Occurrence] = []
+    for number, each in enumerate(fed):
+        made += detector.feed(each, None, fed[number + 1 :])
+    assert len(made) == 1
+
+
 @pytest.mark.parametrize("policy", ["certain", "raise"])
 def test_what_may_be_skipped_by_a_match_of_the_step_is_left_open(policy: str) -> None:
     """A0-2 and A1-3: whichever was first skips the other."""

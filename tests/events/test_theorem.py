@@ -571,12 +571,16 @@ def test_choices_in_any_combination_make_what_every_world_makes(operator: str) -
 
         case = drawn(expression, events, random)
         way, seed = telling(random), random.random()
-        certain, raised = (told(case, policy, way, seed) for policy in ("certain", "raise"))
+        certain, raised, possible = (
+            told(case, policy, way, seed) for policy in ("certain", "raise", "possible")
+        )
         check(
             case,
             case.uncertain(certain.made),
             case.untold(certain),
             differ("raise", raised.made, certain.made),
+            case.impossible(possible.made),
+            case.uncertain(detected(case, "certain"), any_order=True),
         )
 
 

@@ -303,7 +303,8 @@ class Backtracking:
     ) -> tuple[bool, bool, int]:
         """Whether an event may lie in one of these gaps of a chain, and whether it may elsewhere.
 
-        All of the chain is asked: neighbours may leave it a place that others do not. And one of
+        All of the chain is asked: neighbours may leave it a place that others do not. An event that
+        has no place is beside several at once, which a clock orders in its microsecond. And one of
         the chain beside such a gap.
         """
         relation, count = self.relation, len(chain)
@@ -320,7 +321,7 @@ class Backtracking:
         lying = places & gaps
         at = min(lying, default=0)
         beside = at if at < count and not relation.precedes(x, chain[at]) else max(at - 1, 0)
-        return bool(lying), at_once or not places <= gaps, beside
+        return bool(lying), at_once or not places or not places <= gaps, beside
 
     def _between(self, path: Path) -> list[Doubt] | None:
         """On which orders it depends that nothing lies between neighbours; None: something does."""
