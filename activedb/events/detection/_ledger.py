@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -170,9 +170,9 @@ class Ledger:
             return False
         return self.shared.doubtful.keys().isdisjoint(c.arrivals)
 
-    def _against(self, c: Possible, others: Iterable[Possible]) -> list[Possible]:
+    def _against(self, c: Possible, others: Iterable[Possible]) -> Iterator[Possible]:
         may_exclude = self.exclusion.may_exclude
-        return [r for r in others if r is not c and may_exclude(r, c)]
+        return (r for r in others if r is not c and may_exclude(r, c))
 
     def _sure(
         self, pending: list[Possible], made: list[Possible], unfed: Sequence[Possible]
@@ -185,7 +185,7 @@ class Ledger:
         return [
             c
             for c in pending
-            if self._is_free(c) and not self._against(c, chain(pending, unfed, made))
+            if self._is_free(c) and not any(self._against(c, chain(pending, unfed, made)))
         ]
 
     def _sure_together(
@@ -270,8 +270,12 @@ class Ledger:
         for c in pending:
             if not self._is_free(c):
                 continue
-            against = self._against(c, chain(pending, unfed, made))
-            common = c.arrivals.intersection(*[r.arrivals for r in against])
+            against, common = list[Possible](), c.arrivals
+            for r in self._against(c, chain(pending, unfed, made)):
+                against.append(r)
+                common &= r.arrivals
+                if not common:
+                    break
             if common and against:
                 found.append((common, [c, *against]))
         return found
@@ -294,7 +298,8 @@ class Ledger:
     ) -> Rivals:
         """Tell why a possible match is not certain."""
         unordered = list(c.doubts)
-        rivals = self._against(c, chain(pending, unfed, made)) if self.exclusion.contends else []
+        contends = self.exclusion.contends
+        rivals = list(self._against(c, chain(pending, unfed, made))) if contends else []
         candidates: list[Mapping[str, Any]]
         candidates = [self.node.parts_of(r.candidate) for r in rivals]
         for entry in sorted(c.entries, key=place_of):
