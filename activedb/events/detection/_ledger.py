@@ -210,6 +210,8 @@ class Ledger:
     def _unexcluded(self, step: list[Possible]) -> list[Possible]:
         """Return those of one step that no other of them excludes; nothing if that is not known."""
         exclusion = self.exclusion
+        if not exclusion.chooses_in_step:
+            return step
         left, out, unknown = list[Possible](), list[Possible](), step
         while unknown:
             for c in unknown:

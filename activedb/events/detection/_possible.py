@@ -145,6 +145,9 @@ class Exclusion:
             or self.is_picky
         )
 
+        # Whether some of what one step merges may be excluded by others of it.
+        self.chooses_in_step = self.is_picky or self.skip is not SkipTo.NONE
+
     def prepare(self, possible: Possible) -> None:
         """Find out what may complete it."""
         entries, relation = possible.entries, self.relation
