@@ -1,4 +1,4 @@
-"""How much some work takes: counted, as time would tell more about the machine."""
+"""Counts how much work something takes; a time would say more about the machine."""
 
 from __future__ import annotations
 

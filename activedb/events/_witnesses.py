@@ -19,7 +19,7 @@ from activedb.events._primitives import Negation, Primitive
 from activedb.events._sequence import Sequence as Sequence_
 from activedb.events._temporal import Periodic, Plus, TimedOut
 from activedb.events._worlds import Times, Worlds, moved_apart
-from activedb.events.detection._traits import walk
+from activedb.events.detection._traits import is_timed, walk
 from activedb.events.detection._uncertain import moments
 
 if TYPE_CHECKING:
@@ -107,13 +107,13 @@ class Witnesses:
 
     @cached_property
     def _worlds(self) -> Worlds:
-        differences_us, moments_us = self._compared()
+        differences_us, moments_us = self._compared
         return Worlds(self.events, differences_us, moments_us)
 
     @cached_property
     def _all(self) -> list[Times] | None:
         """One of each cell, if these are few."""
-        if len(self.events) > _EVENTS_FEW or len(self._compared()[0]) > _DURATIONS_MAX:
+        if len(self.events) > _EVENTS_FEW or len(self._compared[0]) > _DURATIONS_MAX:
             return None
         return self._worlds.all(_CELLS_MAX, self._random)
 
@@ -130,6 +130,19 @@ class Witnesses:
         if in_order is not None:
             yield from in_order.some(_WORLDS, self._random)
 
+    @cached_property
+    def _durations_us(self) -> list[int] | None:
+        """The durations of an expression in which only events happen, sorted; None: of others."""
+        if any(
+            is_timed(each)
+            or isinstance(each, Periodic)
+            or (isinstance(each, Primitive) and each.schedule is not None)
+            for each in walk(self.expression)
+        ):
+            return None
+        return sorted(self._compared[0] - {0})
+
+    @cached_property
     def _compared(self) -> tuple[set[int], set[int]]:
         """The durations, and the moments, with which an expression compares times."""
         low_us = min((o.low_us for o in self.events), default=0)  # no events: only clocks
@@ -137,21 +150,21 @@ class Witnesses:
         single: set[int] = set()
         repeated: set[int] = set()
         moments_us: set[int] = set()
-        is_timed = False
+        adds_up = False
         for each in walk(self.expression):
             if isinstance(each, Combination):
                 given = (each.window_us, getattr(each, "gap_us", None))
                 single |= {us for us in given if us is not None}
-                is_timed |= (
+                adds_up |= (
                     each is not self.expression
                     and isinstance(each, Sequence_)
                     and isinstance(each.parts[-1], Negation | Kleene)
                 )
             elif isinstance(each, Plus):
                 single.add(each.delay_us)
-                is_timed = True
+                adds_up = True
             elif isinstance(each, TimedOut):
-                is_timed = True
+                adds_up = True
             elif isinstance(each, Periodic):
                 repeated.add(each.period_us)
             elif isinstance(each, Primitive) and each.schedule is not None:
@@ -163,7 +176,7 @@ class Witnesses:
         for period_us in repeated:
             count = min(span_us // period_us + 1, _DURATIONS_MAX)
             found |= {period_us * n for n in range(count + 1)}
-        if is_timed or repeated or moments_us:
+        if adds_up or repeated or moments_us:
             for us in single:
                 found |= {abs(other + sign * us) for other in found for sign in (1, -1)}
         around = {us + sign * other for us in moments_us for other in found for sign in (1, -1)}
@@ -197,14 +210,11 @@ class Witnesses:
             and (precedes(events[a], events[b]) or precedes(events[b], events[a]))
             for number in (a, b)
         }
-        detector, until_us = self.detector(), self.until_us
-        if ordered and not detector.is_timed and not self._is_periodic:
-            durations_us = sorted(self._compared()[0] - {0})
-            apart = moved_apart((*times, until_us), events, durations_us)
+        until_us = self.until_us
+        if ordered and self._durations_us is not None:
+            apart = moved_apart((*times, until_us), events, self._durations_us)
             if apart is not None:
-                ordered = set()
-                *moved, until_us = apart
-                times = tuple(moved)
+                times, until_us, ordered = apart[:-1], apart[-1], set()
         steps = sorted(range(len(events)), key=lambda number: (times[number], number))
         if ordered:
             steps = _in_local_order(steps, times, events)
@@ -213,6 +223,7 @@ class Witnesses:
             for number, (o, us) in enumerate(zip(events, times, strict=True))
         ]
         originals = {id(o): original for o, original in zip(happened, events, strict=True)}
+        detector = self.detector()
         found: list[Occurrence] = []
         try:
             if self.begun_us is not None:
@@ -227,10 +238,6 @@ class Witnesses:
             return set(), False
         is_known = not ordered and not detector.truncated
         return {_identity(match, originals) for match in found}, is_known
-
-    @cached_property
-    def _is_periodic(self) -> bool:
-        return any(isinstance(each, Periodic) for each in walk(self.expression))
 
     def _identity(self, match: Occurrence) -> Identity:
         return _identity(match, {id(o): o for o in self.events})

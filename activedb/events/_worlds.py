@@ -179,16 +179,18 @@ def moved_apart(
     """Return times some microseconds later, at which time alone orders what a clock has ordered.
 
     Of two events one is before the other if and only if it was or, in the same microsecond,
-    precedes it; and they are within a duration if and only if they were. Times beyond those of the
-    events are moments without one.
+    precedes it; and they are within a duration if and only if they were.
 
     None: there are none, as an event is beside two of its microsecond that are ordered, or as
     something differs from a duration by less than events are moved.
 
     Parameters
     ----------
+    times : tuple of int
+        In microseconds: one for each event, then any moments.
+    events : sequence of Occurrence
     durations_us : sequence of int
-        Sorted.
+        Those with which differences of times are compared, sorted.
 
     Complexity: O(n² log d) for n events and d durations.
     """

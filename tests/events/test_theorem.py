@@ -569,7 +569,8 @@ def test_choices_in_any_combination_make_what_every_world_makes(operator: str) -
         def events(expression: Expression = expression) -> Any:
             return random_events(expression, random, widths=(0, 0, 1, 2))
 
-        case = drawn(expression, events, random)
+        # Of events that a clock orders within one microsecond less is claimed, and tried below.
+        case = drawn(expression, events, random, says=lambda c: c.possible and not c.is_tied)
         way, seed = telling(random), random.random()
         certain, raised, possible = (
             told(case, policy, way, seed) for policy in ("certain", "raise", "possible")

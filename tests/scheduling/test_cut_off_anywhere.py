@@ -79,7 +79,7 @@ def detectors_of(run: ProgramRun) -> list[Detector]:
 def kept(detector: Detector) -> Any:
     """Return the state of a detector, and check its count of partial matches.
 
-    What is of no use to any match may have been forgotten or not.
+    Entries that no match can need any more are left out: they may have been forgotten or not.
     """
     entries = [list(node.kept()) for node in detector._nodes]
     assert detector.partials == sum(map(len, entries))

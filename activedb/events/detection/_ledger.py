@@ -212,19 +212,20 @@ class Ledger:
         exclusion = self.exclusion
         if not exclusion.chooses_in_step:
             return step
-        left, out, unknown = list[Possible](), list[Possible](), step
-        while unknown:
-            for c in unknown:
+        undecided = [(c, list(self._against(c, step))) for c in step]
+        left, out = list[Possible](), list[Possible]()
+        while undecided:
+            for number, (c, rivals) in enumerate(undecided):
                 if any(exclusion.excludes_in_step(r, c) for r in left):
                     out.append(c)
-                    break
-                against = [r for r in step if r is not c and exclusion.may_exclude_in_step(r, c)]
-                if all(any(r is each for each in out) for r in against):
+                elif all(any(r is each for each in out) for r in rivals):
                     left.append(c)
-                    break
+                else:
+                    continue
+                del undecided[number]
+                break
             else:
                 return []
-            unknown = [each for each in unknown if each is not c]
         return left
 
     def _merged(self, step: list[Possible], journal: Journal) -> Possible:

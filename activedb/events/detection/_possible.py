@@ -215,13 +215,6 @@ class Exclusion:
             and self._skips(m, c)
         )
 
-    def may_exclude_in_step(self, r: Possible, c: Possible) -> bool:
-        """Return whether r, if it is merged (cumulative), may exclude c in their one step."""
-        return not self.is_better(c, r) and (
-            (self.is_picky and self._may_have_same_ends(r, c))
-            or (self.skip is not SkipTo.NONE and self._may_skip(r, c))
-        )
-
     def excludes_in_step(self, r: Possible, c: Possible) -> bool:
         """Return whether r, if it is merged, excludes c in their one step in every order."""
         return self.is_better(r, c) and (
