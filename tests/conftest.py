@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from activedb import Database
+    from tests.cli.calling import Caller
     from tests.databases import Place
 
 _SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
@@ -57,6 +58,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         places = {item.path: chance.random() for item in items}
         chance.shuffle(items)
         items.sort(key=lambda item: places[item.path])
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Tell of failures at once, in the process that writes what the user reads."""
+    terminal = session.config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is not None:
+        session.config.pluginmanager.register(_Failures(terminal))
+
+
+class _Failures:
+    """Shows a failure when it happens: a long run may be stopped before its end shows them all."""
+
+    def __init__(self, terminal: pytest.TerminalReporter) -> None:
+        self._terminal = terminal
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._terminal.line("")
+            self._terminal.write_sep("_", f"{report.nodeid} ({report.when})", red=True)
+            self._terminal.write_line(report.longreprtext)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -151,3 +173,17 @@ def plain_postgres_url() -> Iterator[str]:
 
     with plain_server() as url:
         yield url
+
+
+@pytest.fixture
+def call(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Caller:
+    """``activedb``, called here in an empty folder, with no settings in the environment."""
+    from tests.cli.calling import Caller
+
+    for name in _settings():
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.chdir(tmp_path)
+    return Caller(monkeypatch, capsys)
