@@ -766,6 +766,7 @@ class Detector:
             self._advanced_us if record.o is not None else max(record.us, self._advanced_us),
             tuple(self._decisions.values()),
             self._alone,
+            is_sound=not self._tries_worlds,
         )
 
     def _known_events(self) -> dict[int, tuple[int, Occurrence]]:

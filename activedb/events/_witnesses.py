@@ -57,6 +57,8 @@ class Witnesses:
         Worlds in which these come out otherwise do not count.
     detector : callable
         ``detector()`` is a new detector of the expression, which makes what is certain.
+    is_sound : bool
+        Whether it does without being held against worlds itself.
 
     Complexity: at most 512 runs of a detector over 8 events, or 24 runs over 64.
     """
@@ -67,11 +69,12 @@ class Witnesses:
     until_us: int
     decisions: Sequence[Decision]
     detector: Callable[[], Detector]
+    is_sound: bool
 
     def __post_init__(self) -> None:
         self._random = Random(0)  # noqa: S311  # the same in a replay
         self._numbers = {id(o): number for number, o in enumerate(self.events)}
-        self._known: dict[Times, tuple[set[Identity], bool]] = {}
+        self._known: dict[Times, tuple[set[Identity], bool] | None] = {}
 
     def prove(self, match: Occurrence) -> bool:
         """Return whether a world was found in which a match is made."""
@@ -132,15 +135,19 @@ class Witnesses:
 
     @cached_property
     def _durations_us(self) -> list[int] | None:
-        """The durations of an expression in which only events happen, sorted; None: of others."""
+        """The durations that matter, sorted; None: moments do, too."""
         if any(
-            is_timed(each)
-            or isinstance(each, Periodic)
+            isinstance(each, Periodic)
             or (isinstance(each, Primitive) and each.schedule is not None)
             for each in walk(self.expression)
         ):
             return None
         return sorted(self._compared[0] - {0})
+
+    @cached_property
+    def _timed(self) -> list[Expression]:
+        """What time completes, of the expression and all that it is made of."""
+        return [each for each in walk(self.expression) if is_timed(each)]
 
     @cached_property
     def _compared(self) -> tuple[set[int], set[int]]:
@@ -188,21 +195,24 @@ class Witnesses:
         """Yield what is made in each, and whether all of it is known."""
         wanted = [(self._identity(o), is_made) for o, is_made in self.decisions]
         for times in worlds:
-            known = self._known.get(times)
+            if times not in self._known:
+                self._known[times] = self._made_in(times)
+            known = self._known[times]
             if known is None:
-                known = self._known[times] = self._made_in(times)
-            found = known[0]
-            if all((identity in found) is is_made for identity, is_made in wanted):
+                yield set(), True
+            elif all((identity in known[0]) is is_made for identity, is_made in wanted):
                 yield known
 
-    def _made_in(self, times: Times) -> tuple[set[Identity], bool]:
+    def _made_in(self, times: Times) -> tuple[set[Identity], bool] | None:
         """Return what is made if the events happened at these times, and whether that is all.
 
-        Events of one moment that a local clock orders are moved apart where time completes nothing.
-        Elsewhere they have no exact times: then what is made for certain is known, and not all. Nor
-        is it where there is too much, or a predicate raises.
+        It is not all where there is too much, or where a predicate raises.
+
+        Events of one moment that a local clock orders are moved apart. Where they cannot be, they
+        have no exact times: then what is made for certain is known, and not all. None: nothing is
+        known, as that may be wrong.
         """
-        events = self.events
+        events, until_us = self.events, self.until_us
         ordered = {
             number
             for a, b in combinations(range(len(events)), 2)
@@ -210,11 +220,12 @@ class Witnesses:
             and (precedes(events[a], events[b]) or precedes(events[b], events[a]))
             for number in (a, b)
         }
-        until_us = self.until_us
-        if ordered and self._durations_us is not None:
-            apart = moved_apart((*times, until_us), events, self._durations_us)
+        if ordered:
+            apart = self._apart(times)
             if apart is not None:
                 times, until_us, ordered = apart[:-1], apart[-1], set()
+            elif not self.is_sound:
+                return None
         steps = sorted(range(len(events)), key=lambda number: (times[number], number))
         if ordered:
             steps = _in_local_order(steps, times, events)
@@ -239,8 +250,54 @@ class Witnesses:
         is_known = not ordered and not detector.truncated
         return {_identity(match, originals) for match in found}, is_known
 
+    def _apart(self, times: Times) -> Times | None:
+        """Return times, and an end, at which time alone orders what a local clock orders.
+
+        What is timed from one moment falls due at one, in one step, in which all that is due is
+        chosen among. So nothing may be moved away from it; nor, if something further is made of
+        what falls due, what happens at that moment.
+        """
+        if self._durations_us is None:
+            return None
+        durations_us, told = self._durations_us, (*times, self.until_us)
+        moved = moved_apart(told, self.events, durations_us)
+        if moved is None or not self._timed:
+            return moved
+        keys = frozenset[tuple[str, str]]().union(*map(_begins, self._timed))
+        begun = {(times[n], moved[n]) for n, o in enumerate(self.events) if o.key in keys}
+        if len({us for us, _ in begun}) < len(begun):
+            return None
+        exactly = frozenset(durations_us)
+        is_last = self._timed == [self.expression]
+        if not is_last and any(abs(a - b) in exactly for a, b in combinations(told, 2)):
+            return None
+        # What has ended by then has still.
+        until_us = moved[-1] + max((is_us - us for us, is_us in begun), default=0)
+        if any(
+            (self.until_us - us >= duration_us) != (until_us - is_us >= duration_us)
+            for us, is_us in begun
+            for duration_us in durations_us
+        ):
+            return None
+        return (*moved[:-1], until_us)
+
     def _identity(self, match: Occurrence) -> Identity:
         return _identity(match, {id(o): o for o in self.events})
+
+
+def _begins(timed: Expression) -> frozenset[tuple[str, str]]:
+    """The events with one of which time begins to run for something that it completes."""
+    if isinstance(timed, TimedOut):
+        timed = timed.sequence
+    if not isinstance(timed, Sequence_):
+        return timed.keys
+    found = frozenset[tuple[str, str]]()
+    for part in timed.parts:
+        if not isinstance(part, Negation):
+            found |= part.keys
+            if not (isinstance(part, Kleene) and part.minimum == 0):
+                break
+    return found
 
 
 def leaves(o: Occurrence) -> Iterator[Occurrence]:

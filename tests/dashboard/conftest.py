@@ -67,14 +67,19 @@ class Visit:
             self.problems.append(f"{path}: {text}")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def visit(chromium: Browser) -> Iterator[Callable[..., Visit]]:
-    """Opens browsers: ``visit(address, width=390, dark=True)``; they last as long as the module."""
+    """Opens browsers: ``visit(address, width=390, dark=True)``; they last as long as the test.
+
+    A page that is left open goes on following its process, at the cost of the next ones.
+    """
     contexts: list[BrowserContext] = []
 
     def make(address: str, *, width: int = 1280, dark: bool = False) -> Visit:
         context = chromium.new_context(
-            viewport={"width": width, "height": 900}, color_scheme="dark" if dark else "light"
+            viewport={"width": width, "height": 900},
+            color_scheme="dark" if dark else "light",
+            reduced_motion="reduce",  # without a graphics card each step of it is drawn by the CPU
         )
         context.set_default_timeout(WAIT_MS)
         contexts.append(context)

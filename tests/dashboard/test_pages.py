@@ -37,7 +37,7 @@ def address() -> Iterator[str]:
         yield address
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def inside(address: str, visit: Open) -> Visit:
     """A browser that knows the token."""
     made = visit(address)

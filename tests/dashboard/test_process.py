@@ -36,7 +36,7 @@ def dashboard(bank: Bank) -> Iterator[tuple[str, subprocess.Popen[str]]]:
         yield found
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def seen(dashboard: tuple[str, subprocess.Popen[str]], visit: Open) -> Visit:
     """A browser that looks at it."""
     return visit(dashboard[0])

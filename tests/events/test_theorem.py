@@ -175,8 +175,8 @@ def _skeleton(expression: Expression) -> list[str]:
     return [name for child in expression.children for name in _skeleton(child)]
 
 
-CASES = 2 * SCALE
-"""Of each variant of an operator."""
+CASES = SCALE
+"""Of each variant of an operator; each run draws others."""
 
 
 @cache
@@ -563,7 +563,7 @@ SEQUENCES = [name for name, expression in OPERATORS.items() if isinstance(expres
 @pytest.mark.parametrize("operator", SEQUENCES)
 def test_choices_in_any_combination_make_what_every_world_makes(operator: str) -> None:
     random = Random(f"{SEED} combined {operator}")
-    for _ in range(8 * SCALE):
+    for _ in range(4 * SCALE):
         expression = combined(OPERATORS[operator], random)
 
         def events(expression: Expression = expression) -> Any:
@@ -712,7 +712,8 @@ def test_local_clock_orders_events_of_one_moment(policy: str) -> None:
 
 def in_local_order(expression: Expression, random: Random) -> list[Occurrence]:
     """Events that it listens to, mostly of one of few moments, all ordered by a local clock."""
-    names = [*_skeleton(expression), *random.choices([n for _, n in sorted(expression.keys)], k=2)]
+    others = sorted(name for kind, name in expression.keys if kind == "event")
+    names = [*_skeleton(expression), *random.choices(others or ["A"], k=2)]
     lows = sorted(random.randint(0, 2) for _ in names)
     found = []
     for n, (name, low) in enumerate(zip(names, lows, strict=True)):
@@ -723,13 +724,11 @@ def in_local_order(expression: Expression, random: Random) -> list[Occurrence]:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_nothing_is_made_against_the_order_of_a_local_clock_within_one_moment(seed: int) -> None:
-    """In whichever expression, if time completes nothing in it."""
+    """In whichever expression."""
     random = Random(f"{SEED} in local order {seed}")
-    for _ in range(60 * SCALE):
-        plan = replace(PLAN, contexts=("cumulative", *CONTEXTS), ending=False)
+    for _ in range(40 * SCALE):
+        plan = replace(EVERYTHING, contexts=("cumulative", *CONTEXTS))
         expression = random_expression(random, plan)
-        if Detector(expression).is_timed:
-            continue
         events = in_local_order(expression, random)[:7]
         worlds = some_worlds(expression, events, random)
         case = Case(expression, events, worlds)
@@ -754,7 +753,7 @@ def test_columns_refuse_intervals() -> None:
 
 @pytest.mark.parametrize("name", EXPRESSIONS)
 def test_streams_of_three_producers_make_nothing_that_was_not(name: str) -> None:
-    counts = measured(EXPRESSIONS[name], 3 * SCALE, f"{SEED} {name}")
+    counts = measured(EXPRESSIONS[name], SCALE, f"{SEED} {name}")
     table = {way: str(count) for way, count in counts.items()}
     for way in ("certain", "raise", "detect certain"):
         assert counts[way].wrong == 0, f"{name}, wrong/made: {table} (ACTIVEDB_TEST_SEED={SEED})"

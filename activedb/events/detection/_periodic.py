@@ -258,9 +258,18 @@ class PeriodicNode(Node):
 
     def _close(self, end: Entry, journal: Journal) -> Entry | None:
         """In the context chronicle: close the oldest start before an end, and return it."""
+        precedes, closed = self.shared.policy.relation.precedes, self.closed
         for start in self.starts:
-            if start[2] not in self.closed and start[3].high_us < end[3].low_us:
-                assign(self.closed, start[2], end, journal)
+            if (
+                start[2] not in closed
+                and precedes(start[3], end[3])
+                # They lie as they are read, which a local clock may know better.
+                and not (
+                    self._doubts
+                    and any(precedes(e[3], start[3]) for e in self.starts if e[2] not in closed)
+                )
+            ):
+                assign(closed, start[2], end, journal)
                 return start
         return None
 
