@@ -8,9 +8,9 @@ do all if it cannot be made.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 from tests.patience import PATIENCE_S
@@ -19,13 +19,14 @@ __all__ = ["archive_for"]
 
 _OPTIONS = "SPARK_SUBMIT_OPTS"  # what Spark's own scripts give to the JVM of a driver
 
+# What is streamed must have an end: of a rate, a slow machine is never through with all there is.
 _MAKE = """
+import sys
 from spark_bridge import session
 with session() as spark:
-    rows = spark.readStream.format("rate").load()
-    query = rows.writeStream.foreachBatch(lambda rows, number: rows.toArrow()).start()
-    query.processAllAvailable()
-    query.stop()
+    rows = spark.readStream.text(sys.argv[1])
+    written = rows.writeStream.foreachBatch(lambda rows, number: rows.toArrow())
+    written.trigger(availableNow=True).start().awaitTermination()
 """
 
 
@@ -44,15 +45,22 @@ def archive_for(folder: Path) -> Path:
     except FileExistsError:
         return archive
     new = archive.with_suffix(".new")
-    with suppress(subprocess.TimeoutExpired):
-        subprocess.run(
-            [sys.executable, "-c", _MAKE],
-            env=os.environ | {_OPTIONS: f"-XX:ArchiveClassesAtExit={new}"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
+    rows = folder / "rows"
+    rows.mkdir()
+    (rows / "one.txt").write_text("one\n", encoding="utf-8")
+    maker = subprocess.Popen(
+        [sys.executable, "-c", _MAKE, str(rows)],
+        env=os.environ | {_OPTIONS: f"-XX:ArchiveClassesAtExit={new}"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        maker.communicate(timeout=PATIENCE_S)  # also until its JVM, which writes the archive, ends
+    except subprocess.TimeoutExpired:
+        os.killpg(maker.pid, signal.SIGKILL)
+        maker.communicate()
     if new.exists():
         new.rename(archive)
     return archive
