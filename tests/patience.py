@@ -11,4 +11,4 @@ import os
 PATIENCE_S = 600 * float(os.environ.get("ACTIVEDB_TEST_PATIENCE", "1"))
 """For a state, a thread, a program, a server."""
 TEST_S = 6 * PATIENCE_S * int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
-"""For a whole test, which waits more than once."""
+"""For a whole test, which waits more than once, and for what runs tests or installs packages."""

@@ -16,7 +16,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from tests.patience import PATIENCE_S
+from tests.patience import TEST_S
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PACKAGES = ("activedb", "coupling", "lockmgr", "spark_bridge")
@@ -57,7 +57,7 @@ def _run(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TEST_S,
         check=False,
     )
 

@@ -43,6 +43,8 @@ def test_command_that_is_told_not_to_wait_ends_at_once(tmp_path: Path) -> None:
         probe.bind(("127.0.0.1", 0))
         url = f"postgresql+psycopg://me@127.0.0.1:{probe.getsockname()[1]}/db"
         command = [sys.executable, "-m", "activedb", "--wait", "0", "status", "--url", url]
-        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+        ended = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S
+        )
     assert ended.returncode == 3
     assert "no Postgres answers" in ended.stderr

@@ -17,7 +17,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from tests.patience import PATIENCE_S
+from tests.patience import TEST_S
 
 if TYPE_CHECKING:
     from email.message import Message
@@ -98,7 +98,7 @@ def _hatchling(target: str, source: Path, into: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TEST_S,
         check=False,
     )
     assert done.returncode == 0, done.stdout

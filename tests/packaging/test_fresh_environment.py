@@ -23,7 +23,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.packaging.distributions import PYPROJECT, VERSION
-from tests.patience import PATIENCE_S
+from tests.patience import TEST_S
 
 if TYPE_CHECKING:
     from tests.packaging.distributions import Distributions
@@ -79,7 +79,7 @@ class Fresh:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=PATIENCE_S,
+            timeout=TEST_S,
             check=False,
         )
 
@@ -121,7 +121,7 @@ def _install(fresh: Fresh, wheel: Path) -> None:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TEST_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr
