@@ -2,7 +2,7 @@
 # the first command makes .venv, later ones only look whether it is still right.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench docs sbom audit image clean java
+.PHONY: help demo test test-all lint bench docs sbom audit image clean java
 
 # -- the virtual environment -----------------------------------------------------------------------
 #
@@ -64,19 +64,27 @@ TEST_PROCESSES ?= 3
 # -- what people run -------------------------------------------------------------------------------
 
 help: ## List these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s  %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s  %s\n", $$1, $$2 }' Makefile
 	@echo
 	@echo 'PYTHON=python3.12          the Python to make .venv with; else the first that will do'
 	@echo 'DEMO_ARGS="--events 5000"  options of activedb demo (--help lists them)'
 	@echo 'PYTEST_ARGS="-k lockmgr"   options of pytest'
 	@echo 'TEST_PROCESSES=4           run the tests in so many processes; else in 3'
+	@echo 'ACTIVEDB_TEST_LONG=0.5     the share of the long tests that make test runs; else 0.1'
 	@echo 'BENCH_ARGS=--json          options of the benchmark'
 
 demo: java $(STAMP) ## Run the hospital ward through Spark and rules into Postgres
 	@.venv/bin/activedb demo $(DEMO_ARGS)
 
-test: java lint ## Check style, types and imports, then run the tests
-	.venv/bin/python -m pytest -n $(TEST_PROCESSES) --dist worksteal $(PYTEST_ARGS)
+PYTEST = .venv/bin/python -m pytest -n $(TEST_PROCESSES) --dist worksteal $(PYTEST_ARGS)
+
+# Of the tests that take long each run draws some.
+test: export ACTIVEDB_TEST_LONG ?= 0.1
+test: java lint ## Check style, types and imports, then run the tests, and some of those that take long
+	$(PYTEST)
+
+test-all: java lint ## Check style, types and imports, then run all tests
+	$(PYTEST)
 
 lint: $(STAMP) ## Check style, types and imports only
 	.venv/bin/ruff check .

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tests.databases import Place
 
 _SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
+_SHARE = float(os.environ.get("ACTIVEDB_TEST_LONG", "1"))
 _SEED = os.environ.setdefault("ACTIVEDB_TEST_SEED", str(random.randrange(2**32)))
 _REPOSITORY = Path(__file__).resolve().parent.parent
 _MANY = 12  # tests with Spark that are worth an archive of its classes
@@ -46,11 +47,27 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def pytest_report_header() -> str:
     """Say with which seed the same random programs are run again, here and by child processes."""
-    return f"ACTIVEDB_TEST_SEED={_SEED}"
+    share = (
+        ""
+        if _SHARE == 1
+        else f" ACTIVEDB_TEST_LONG={_SHARE:g} of the long ones (make test-all: all)"
+    )
+    return f"ACTIVEDB_TEST_SEED={_SEED}{share}"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let no test hang for ever; mix them if asked to, those of a module still together."""
+def _is_drawn(item: pytest.Item) -> bool:
+    """Whether a test is to run: of the long ones a share, drawn anew each time."""
+    is_long = any(item.get_closest_marker(name) for name in ("long", "spark", "crash"))
+    if is_long or getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+        return random.Random(f"{_SEED} {item.nodeid}").random() < _SHARE
+    return True
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Draw the long tests, let none hang for ever; mix them if asked to, by module."""
+    given, items[:] = list(items), [item for item in items if _is_drawn(item)]
+    if len(items) < len(given):
+        config.hook.pytest_deselected(items=[item for item in given if not _is_drawn(item)])
     for item in items:
         item.add_marker(pytest.mark.timeout(TEST_S))
     if os.environ.get("ACTIVEDB_TEST_ORDER") == "random":

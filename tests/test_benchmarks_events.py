@@ -62,6 +62,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "Sizes", lambda: TINY)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("tiny")
 def test_events_benchmark_without_peers_prints_every_metric_as_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -81,6 +82,7 @@ def test_events_benchmark_without_peers_prints_every_metric_as_json(
     assert "pip install 'activedb[bench]'" in printed.err
 
 
+@pytest.mark.long
 @_needs("duckdb")
 @_needs("bobocep")
 @pytest.mark.usefixtures("tiny")
@@ -95,12 +97,14 @@ def test_events_benchmark_of_two_parts_prints_a_table_of_them_beside_their_peers
     assert "seq3_single_per_s" not in table
 
 
+@pytest.mark.long
 def test_events_benchmark_at_its_own_size_has_the_metrics_that_are_tracked() -> None:
     assert events.Sizes().registered == (1, 100, 1_000)  # patterns_1000_per_s, …_by_constant_…
     assert events.Sizes().memory == 50_000_000  # peak_rss_mb_50m
     assert events.Sizes().memory // 10 >= 1_000_000  # peak_rss_mb_5m
 
 
+@pytest.mark.long
 def test_loops_written_by_hand_find_what_detectors_find_one_by_one_and_in_columns() -> None:
     stream = Events(2_000, 20)
     found = stream.occurrences()
@@ -115,6 +119,7 @@ def test_loops_written_by_hand_find_what_detectors_find_one_by_one_and_in_column
         )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("skip", SKIPS)
 def test_loop_with_a_skip_written_by_hand_finds_what_a_detector_finds(skip: str) -> None:
     found = Events(2_000, 1).occurrences()
@@ -124,6 +129,7 @@ def test_loop_with_a_skip_written_by_hand_finds_what_a_detector_finds(skip: str)
     assert len(made) > 200
 
 
+@pytest.mark.long
 @_needs("duckdb")
 def test_duckdb_finds_as_many_matches_as_the_columnar_detector() -> None:
     [table] = Events(2_000, 20).tables(2_000)
@@ -137,6 +143,7 @@ def test_duckdb_finds_as_many_matches_as_the_columnar_detector() -> None:
         peer.close()
 
 
+@pytest.mark.long
 @_needs("bobocep")
 def test_bobocep_finds_as_many_matches_as_a_detector_that_selects_next() -> None:
     found = Events(500, 5).occurrences()
@@ -147,6 +154,7 @@ def test_bobocep_finds_as_many_matches_as_a_detector_that_selects_next() -> None
     assert peer.feed(found) == len(matches)
 
 
+@pytest.mark.long
 def test_memory_part_tells_what_a_process_of_its_own_has_taken() -> None:
     figures = Memory(500, 100)()
     assert set(figures) == {"peak_rss_mb_50", "peak_rss_mb_500"}

@@ -52,6 +52,7 @@ def without_berkeley(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "berkeleydb.db", None)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("without_berkeley")
 def test_locks_benchmark_without_the_peer_prints_every_metric_as_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -70,6 +71,7 @@ def test_locks_benchmark_without_the_peer_prints_every_metric_as_json(
     assert "pip install 'activedb[berkeleydb]'" in said[0]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(importlib.util.find_spec("berkeleydb") is None, reason="no Berkeley DB")
 def test_locks_benchmark_with_the_peer_compares_what_both_can_do() -> None:
     metrics = {name: metric.summary() for name, metric in locks.measure(1, TINY).items()}
@@ -82,6 +84,7 @@ def test_locks_benchmark_with_the_peer_compares_what_both_can_do() -> None:
         assert metrics[name]["peer"] is None
 
 
+@pytest.mark.long
 @pytest.mark.skipif(importlib.util.find_spec("berkeleydb") is None, reason="no Berkeley DB")
 def test_berkeley_child_that_commits_leaves_its_locks_with_its_parent_until_that_commits() -> None:
     peer = Berkeley.open()
@@ -96,6 +99,7 @@ def test_berkeley_child_that_commits_leaves_its_locks_with_its_parent_until_that
     peer.close()
 
 
+@pytest.mark.long
 def test_locks_benchmark_at_its_own_size_has_the_metrics_that_are_tracked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -111,6 +115,7 @@ def test_locks_benchmark_at_its_own_size_has_the_metrics_that_are_tracked(
     }
 
 
+@pytest.mark.long
 def test_locks_benchmark_without_a_compiled_build_says_so_and_leaves_its_metrics_out(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -120,12 +125,14 @@ def test_locks_benchmark_without_a_compiled_build_says_so_and_leaves_its_metrics
     assert "--compiled" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_compiled_option_with_a_folder_without_such_a_build_is_refused(tmp_path: Path) -> None:
     nested = {one.name: one for one in locks.measurements(TINY, None, tmp_path)}
     with pytest.raises(SystemExit, match="no compiled lockmgr there"):
         nested["nested_compiled_per_s"].ours()
 
 
+@pytest.mark.long
 def test_compiled_option_measures_the_build_of_that_folder_not_the_imported_one(
     tmp_path: Path,
 ) -> None:
@@ -137,6 +144,7 @@ def test_compiled_option_measures_the_build_of_that_folder_not_the_imported_one(
         nested["nested_compiled_per_s"].ours()
 
 
+@pytest.mark.long
 def test_figures_at_a_tiny_size_are_written_with_their_points_and_flatness(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     metrics = _figures.draw(tmp_path / "new", 2, objects=60, fanouts=(1, 2, 3), transactions=(5, 7))
@@ -157,6 +165,7 @@ def test_figures_at_a_tiny_size_are_written_with_their_points_and_flatness(tmp_p
         assert "<svg" in (tmp_path / "new" / name).read_text()
 
 
+@pytest.mark.long
 def test_figures_without_matplotlib_name_the_extra_before_anything_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,6 +176,7 @@ def test_figures_without_matplotlib_name_the_extra_before_anything_is_measured(
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.long
 def test_hierarchy_accesses_each_object_once_and_writes_a_fifth() -> None:
     hierarchy = _figures._generate(7, 100)
     assert {len(accesses) for accesses in hierarchy} == {14, 15}
@@ -175,6 +185,7 @@ def test_hierarchy_accesses_each_object_once_and_writes_a_fifth() -> None:
     assert sum(mode is Mode.X for _, mode in accesses) == 20
 
 
+@pytest.mark.long
 def test_measure_in_turn_warms_up_then_alternates_with_the_peer() -> None:
     calls: list[str] = []
 
@@ -192,6 +203,7 @@ def test_measure_in_turn_warms_up_then_alternates_with_the_peer() -> None:
     assert metrics["two"].peer is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("smaller_is_better", "ratio"), [(False, 0.5), (True, 2.0)])
 def test_metric_ratio_above_one_is_in_our_favour(smaller_is_better: bool, ratio: float) -> None:
     metric = _report.Metric([1.0, 2.0, 3.0], "s", "somebody", [4.0], smaller_is_better)

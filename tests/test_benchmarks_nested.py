@@ -61,6 +61,7 @@ def schemas(url: str) -> set[str]:
         engine.dispose()
 
 
+@pytest.mark.long
 def test_nested_benchmark_without_the_peer_prints_every_metric_as_json_and_as_a_table(
     tiny: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -92,6 +93,7 @@ def test_nested_benchmark_without_the_peer_prints_every_metric_as_json_and_as_a_
         assert f" {name} " in table
 
 
+@pytest.mark.long
 @pytest.mark.skipif(importlib.util.find_spec("berkeleydb") is None, reason="no Berkeley DB")
 def test_nested_benchmark_in_memory_with_the_peer_compares_and_keeps_what_both_wrote() -> None:
     peer = BerkeleyRows.open()
@@ -108,6 +110,7 @@ def test_nested_benchmark_in_memory_with_the_peer_compares_and_keeps_what_both_w
     peer.close()
 
 
+@pytest.mark.long
 def test_open_server_that_fails_inside_drops_its_schema(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +121,7 @@ def test_open_server_that_fails_inside_drops_its_schema(
     assert schemas(database_url) == set()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "url", ["postgresql+psycopg://nobody@127.0.0.1:1/x", "postgresql:nonsense"]
 )
@@ -130,6 +134,7 @@ def test_nested_benchmark_with_an_unusable_server_ends_with_a_line_that_says_so(
     assert isinstance(ended.value.code, str)  # printed to standard error, with status 1
 
 
+@pytest.mark.long
 def test_times_in_turn_makes_every_call_once_a_round_and_changes_who_begins() -> None:
     made: list[str] = []
     taken = _nested_parts.times_in_turn(
@@ -139,6 +144,7 @@ def test_times_in_turn_makes_every_call_once_a_round_and_changes_who_begins() ->
     assert [len(times) for times in taken] == [3, 3]
 
 
+@pytest.mark.long
 def test_measure_parts_warms_up_and_keeps_every_measured_run() -> None:
     values = iter([9.0, 1.0, 2.0, 3.0])
 
@@ -152,6 +158,7 @@ def test_measure_parts_warms_up_and_keeps_every_measured_run() -> None:
     assert metric.summary()["ratio"] == 2.0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("times", "expected"), [([5.0], 5.0), (list(range(1, 101)), 95)])
 def test_p95_is_the_time_that_95_of_100_do_not_exceed(times: list[float], expected: float) -> None:
     assert _nested_parts.p95(times) == expected

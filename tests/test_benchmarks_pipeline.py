@@ -67,6 +67,7 @@ def test_pipeline_benchmark_prints_every_metric_as_json(
     assert "fsync" in printed.err
 
 
+@pytest.mark.long
 def test_pipeline_benchmark_at_its_own_size_has_the_workloads_as_they_are_tracked() -> None:
     sizes = pipeline.Sizes()
     ledger, hygiene = sizes.workloads
@@ -78,6 +79,7 @@ def test_pipeline_benchmark_at_its_own_size_has_the_workloads_as_they_are_tracke
     assert all(load.skipped + 2 < load.batches for load in sizes.loads.values())
 
 
+@pytest.mark.long
 def test_hygiene_events_are_in_order_and_about_one_in_a_hundred_turns_a_badge() -> None:
     hygiene = Hygiene(workers=200)
     events = hygiene.events(20_000)
@@ -88,6 +90,7 @@ def test_hygiene_events_are_in_order_and_about_one_in_a_hundred_turns_a_badge() 
     assert {status for _, _, status in expected["changes"]} == {"safe", "warning", "violation"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "workload", [Ledger(20), Hygiene(10, violations=0.5)], ids=["sl", "hygiene"]
 )
@@ -111,6 +114,7 @@ def test_sql_per_event_gives_the_tables_that_the_plain_loop_gives(
     check(found, workload.expected(events), "SQL")
 
 
+@pytest.mark.long
 def test_check_of_wrong_or_missing_rows_says_what_is_wrong() -> None:
     expected = {"badges": [(1, "safe"), (2, "safe")]}
     check(expected, expected, "ours")
@@ -120,6 +124,7 @@ def test_check_of_wrong_or_missing_rows_says_what_is_wrong() -> None:
         check({"badges": [(1, "safe"), (2, "warning")]}, expected, "ours")
 
 
+@pytest.mark.long
 def test_steady_rate_counts_events_that_were_committed_after_the_first_batches() -> None:
     # Batches of 10 events, one each second; what a batch brings is committed with the next one.
     us = np.arange(40, dtype=np.int64)
@@ -129,6 +134,7 @@ def test_steady_rate_counts_events_that_were_committed_after_the_first_batches()
     assert ran.medians_ms(2) == pytest.approx({"spark": 500, "python": 100, "postgres": 400})
 
 
+@pytest.mark.long
 def test_worst_of_the_workloads_is_told_run_by_run() -> None:
     found = pipeline.with_worst(
         {

@@ -49,6 +49,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch, database_url: str) -> None:
     monkeypatch.setenv("ACTIVEDB_URL", database_url)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("tiny")
 def test_rules_benchmark_without_procrastinate_prints_every_metric_as_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -69,6 +70,7 @@ def test_rules_benchmark_without_procrastinate_prints_every_metric_as_json(
     assert "fsync" in printed.err  # which server it was, and whether it waits for the disk
 
 
+@pytest.mark.long
 @has_procrastinate
 @pytest.mark.usefixtures("tiny")
 def test_rules_benchmark_with_procrastinate_prints_a_table_with_every_metric_whole(
@@ -83,10 +85,12 @@ def test_rules_benchmark_with_procrastinate_prints_a_table_with_every_metric_who
         assert "procrastinate" in next(line for line in table.splitlines() if f" {name} " in line)
 
 
+@pytest.mark.long
 def test_rules_benchmark_at_its_own_size_has_the_metrics_that_are_tracked() -> None:
     assert rules.Sizes().registered == (1, 100, 10_000)  # dispatch_per_s_10000_rules
 
 
+@pytest.mark.long
 @has_procrastinate
 @pytest.mark.usefixtures("tiny")
 def test_detached_part_leaves_a_row_for_each_rule_and_each_job_and_nothing_queued() -> None:

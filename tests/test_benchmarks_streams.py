@@ -66,6 +66,7 @@ def _needs(*packages: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(bool(missing), reason=f"no {', '.join(missing)}")
 
 
+@pytest.mark.long
 @_needs("numba")
 def test_streams_benchmark_prints_every_metric_as_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -82,6 +83,7 @@ def test_streams_benchmark_prints_every_metric_as_json(
     assert metrics["gs_compiled_per_s"]["not_measured_here"] == {"MorphStream, two cores": 132_000}
 
 
+@pytest.mark.long
 def test_streams_benchmark_of_one_part_prints_a_table_of_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -92,6 +94,7 @@ def test_streams_benchmark_of_one_part_prints_a_table_of_it(
     assert "compiled" not in table
 
 
+@pytest.mark.long
 def test_streams_benchmark_at_its_own_size_has_the_metrics_that_are_tracked() -> None:
     sizes = streams.Sizes()
     assert list(sizes.compiled) == list(sizes.busy) == ["sl", "gs", "tp"]
@@ -101,6 +104,7 @@ def test_streams_benchmark_at_its_own_size_has_the_metrics_that_are_tracked() ->
     assert sizes.memory[1] == 100  # rss_growth_100_batches
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", APPLICATIONS)
 def test_loop_by_hand_gives_the_tables_that_the_program_gives(name: str) -> None:
     application = APPLICATIONS[name]
@@ -117,6 +121,7 @@ def test_loop_by_hand_gives_the_tables_that_the_program_gives(name: str) -> None
         assert run.state.column(table).tolist() == list(by_hand[table.name].values())
 
 
+@pytest.mark.long
 def test_driver_of_waiting_operations_gives_outcomes_and_latencies_of_all_events() -> None:
     application = APPLICATIONS["sl"]
     events = application.module.columns(40, accounts=10, aborts=0.3)
@@ -132,6 +137,7 @@ def test_driver_of_waiting_operations_gives_outcomes_and_latencies_of_all_events
         assert 0 < percentile(driven.latencies_s, 50) <= percentile(driven.latencies_s, 99)
 
 
+@pytest.mark.long
 def test_operations_before_the_one_that_aborts_count_as_computed() -> None:
     application = APPLICATIONS["sl"]
     events = application.module.columns(40, accounts=10, aborts=0.3)
@@ -144,6 +150,7 @@ def test_operations_before_the_one_that_aborts_count_as_computed() -> None:
     assert computed(results) == counted
 
 
+@pytest.mark.long
 @_needs("matplotlib", "numba")
 @pytest.mark.parametrize(
     ("name", "least"),
@@ -170,6 +177,7 @@ def test_figure_is_drawn_with_its_data(tmp_path: Path, name: str, least: float) 
     assert (tmp_path / f"{name}.svg").read_text().lstrip().startswith("<?xml")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_breakdown_of_time_is_no_more_than_the_threads_had(name: str) -> None:
     application = APPLICATIONS["sl"]
@@ -193,11 +201,13 @@ def test_breakdown_of_time_is_no_more_than_the_threads_had(name: str) -> None:
     assert (phases["construct"] > 0) == name.startswith("TPG")
 
 
+@pytest.mark.long
 def test_figure_without_a_folder_is_a_wrong_use(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         streams.main(["--figure", "mao_11"])
     assert "--plots FOLDER" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_every_figure_has_a_title() -> None:
     assert streams.FIGURES.keys() == streams.TITLES.keys()

@@ -43,7 +43,13 @@ def _run(
     *command: str, compile_it: str | None = None, cwd: Path | None = None, path: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run Python in an environment that says whether to compile, and where to import from first."""
-    ours = ("ACTIVEDB_COMPILE", "ACTIVEDB_TEST_SCALE", "PYTHONPATH", "PYTEST_ADDOPTS")
+    ours = (
+        "ACTIVEDB_COMPILE",
+        "ACTIVEDB_TEST_LONG",
+        "ACTIVEDB_TEST_SCALE",
+        "PYTHONPATH",
+        "PYTEST_ADDOPTS",
+    )
     environment = {name: value for name, value in os.environ.items() if name not in ours}
     if compile_it is not None:
         environment["ACTIVEDB_COMPILE"] = compile_it
@@ -131,6 +137,7 @@ def compiled_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _wheel(tmp_path_factory.mktemp("compiled"), "1")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("value", [None, "0"])
 def test_wheel_by_default_is_pure_and_has_every_module(tmp_path: Path, value: str | None) -> None:
     wheel = _wheel(tmp_path, value)
@@ -141,6 +148,7 @@ def test_wheel_by_default_is_pure_and_has_every_module(tmp_path: Path, value: st
     assert not [name for name in names if name.endswith((".so", ".pyd"))]
 
 
+@pytest.mark.long
 def test_wheel_compiled_has_extensions_beside_every_module(compiled_wheel: Path) -> None:
     python = f"cp{sys.version_info.major}{sys.version_info.minor}"
     assert f"-{python}-{python}" in compiled_wheel.name
@@ -153,6 +161,7 @@ def test_wheel_compiled_has_extensions_beside_every_module(compiled_wheel: Path)
     assert not _in_source_tree()
 
 
+@pytest.mark.long
 def test_compiled_lockmgr_passes_every_test_of_lockmgr(
     compiled_wheel: Path, tmp_path: Path
 ) -> None:
@@ -173,6 +182,7 @@ def test_compiled_lockmgr_passes_every_test_of_lockmgr(
     assert len(impossible) <= 1
 
 
+@pytest.mark.long
 def test_transactions_and_rules_do_with_the_compiled_lockmgr_what_they_do_without(
     compiled_wheel: Path, tmp_path: Path
 ) -> None:
@@ -182,6 +192,7 @@ def test_transactions_and_rules_do_with_the_compiled_lockmgr_what_they_do_withou
     assert re.search(r"^\d\d+ passed", done.stdout, re.M), done.stdout
 
 
+@pytest.mark.long
 def test_wheel_asked_for_with_nonsense_is_refused(tmp_path: Path) -> None:
     done = _pip(str(REPOSITORY), into=tmp_path, compile_it="maybe")
     assert done.returncode != 0
@@ -190,6 +201,7 @@ def test_wheel_asked_for_with_nonsense_is_refused(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.long
 def test_wheel_of_lockmgr_that_cannot_be_compiled_is_not_made(tmp_path: Path) -> None:
     _need_compiler()
     project = tmp_path / "project"

@@ -37,6 +37,7 @@ def test_readme_has_python() -> None:
     assert BLOCKS
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
 def test_readme_python_block_runs(number: int, tmp_path: Path) -> None:
     done = subprocess.run(

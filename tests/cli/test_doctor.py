@@ -47,6 +47,7 @@ def test_doctor_on_a_good_server_finds_no_problem(call: Caller, database_url: st
     assert "no problems" in shown.out.splitlines()[-1]
 
 
+@pytest.mark.long
 def test_doctor_changes_nothing(call: Caller, database_url: str, tmp_path: Path) -> None:
     said = findings(call("doctor", "--json", "--url", database_url))
     assert said["tables"]["verdict"] == "note"
@@ -99,6 +100,7 @@ def test_folder_that_cannot_be_looked_at_is_a_finding(
     assert findings(call("doctor", "--json", "--url", "memory://"))["disk"]["found"]
 
 
+@pytest.mark.long
 def test_role_without_rights_is_told_what_it_lacks(call: Caller, database_url: str) -> None:
     role = f"poor_{os.getpid()}"
     engine = create_engine(database_url, isolation_level="AUTOCOMMIT")

@@ -57,6 +57,7 @@ def interrupted(
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("entry", ENTRIES)
 @pytest.mark.parametrize("module", MODULES)
 def test_interrupt_while_the_command_is_imported_is_one_line(
@@ -66,6 +67,7 @@ def test_interrupt_while_the_command_is_imported_is_one_line(
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
+@pytest.mark.long
 def test_interrupt_while_a_command_loads_what_it_needs_is_one_line(tmp_path: Path) -> None:
     command = [*ENTRIES["module"], "demo", "--url", "memory://", "--events", "10"]
     done = interrupted(command, "spark_bridge", tmp_path)
@@ -74,6 +76,7 @@ def test_interrupt_while_a_command_loads_what_it_needs_is_one_line(tmp_path: Pat
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.long
 def test_other_programs_have_their_own_way_with_interrupts(tmp_path: Path) -> None:
     program = "import signal, activedb; print(signal.getsignal(signal.SIGINT).__name__)"
     done = subprocess.run(

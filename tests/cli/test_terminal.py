@@ -41,6 +41,7 @@ def _environment() -> dict[str, str]:
     return {**wanted, "TERM": "xterm-256color"}
 
 
+@pytest.mark.long
 def test_bash_completes_commands_with_the_script_that_is_shown(
     call: Caller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,6 +104,7 @@ def on_terminal(folder: Path, *arguments: str, **variables: str) -> str:
     return said.decode()
 
 
+@pytest.mark.long
 def test_colours_only_on_a_terminal_that_wants_them(call: Caller, tmp_path: Path) -> None:
     colourful = on_terminal(tmp_path, "doctor", "--url", "memory://")
     assert f"{ESCAPE}32mok" in colourful, "green"

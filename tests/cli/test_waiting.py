@@ -9,11 +9,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.databases import in_thread
 from tests.patience import PATIENCE_S
 from tests.servers import recovering_server
 
 
+@pytest.mark.long
 def test_command_waits_for_a_server_that_recovers_and_says_so(tmp_path: Path) -> None:
     with recovering_server() as (url, end_recovery):
         command = [sys.executable, "-m", "activedb", "--wait", "3600", "migrate", "--url", url]
@@ -38,6 +41,7 @@ def test_command_waits_for_a_server_that_recovers_and_says_so(tmp_path: Path) ->
             process.communicate()
 
 
+@pytest.mark.long
 def test_command_that_is_told_not_to_wait_ends_at_once(tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

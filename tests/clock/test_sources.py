@@ -119,6 +119,7 @@ def test_kernel_clock_refused_by_the_kernel_names_the_other_sources(
         KernelClock(fallback_error_us=1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("platform", ["darwin", "win32", "linux"])
 def test_kernel_clock_on_another_platform_names_the_other_sources(platform: str) -> None:
     """In a process of its own, which believes to be elsewhere; on Linux, with neither function."""

@@ -36,6 +36,7 @@ def shown(matches: list[Occurrence]) -> list[str]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("expression", "events", "expected"),
     [
@@ -249,6 +250,7 @@ RUNS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("pattern", "context"),
     [

@@ -47,6 +47,7 @@ def test_audit_of_random_legal_histories_finds_nothing() -> None:
         worlds.met.update(e.mode.value for e in history.events if isinstance(e, Spawn))
 
 
+@pytest.mark.long
 def test_audit_of_changed_histories_finds_what_the_formulas_say() -> None:
     axioms: set[int] = set()
     worlds = Worlds(400 * SCALE, "changed", axioms=21, **dict.fromkeys(KINDS, 1))
@@ -93,6 +94,7 @@ def lawless(seed: int) -> History:
     return History(tuple(events))
 
 
+@pytest.mark.long
 def test_audit_of_lawless_histories_finds_what_the_formulas_say() -> None:
     breakable = {9, 11, 17, 25, 27, 28, 29, 30}
     assert breakable < AXIOMS.keys()
@@ -154,6 +156,7 @@ def scans_then_writes(count: int) -> History:
     return History(tuple(events))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("make", [hot_rows, many_siblings, scans_then_writes])
 def test_work_of_an_audit_hardly_grows_per_event(make: Callable[[int], History]) -> None:
     def work(events: int) -> float:

@@ -70,6 +70,7 @@ def all_histories(setup: Callable[[World], None], kinds: tuple[DependencyKind, .
     return complete
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kinds", [(k,) for k in KINDS] + [("AD", "ED"), ("SQD", "ED")])
 @pytest.mark.parametrize(
     "setup", [both_top_level, other_in_a_subtransaction, siblings, parent_on_child]

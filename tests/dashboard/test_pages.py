@@ -45,6 +45,7 @@ def inside(address: str, visit: Open) -> Visit:
     return made
 
 
+@pytest.mark.long
 def test_every_page_fits_is_labelled_and_loads_nothing_from_elsewhere(
     inside: Visit, address: str
 ) -> None:
@@ -72,6 +73,7 @@ def test_every_page_fits_is_labelled_and_loads_nothing_from_elsewhere(
     assert [url for url in visit.requests if not url.startswith(allowed)] == []
 
 
+@pytest.mark.long
 def test_names_are_shown_as_they_are_and_never_read_as_markup(inside: Visit) -> None:
     page = inside.open("/rules")
     rules = page.get_by_role("region", name="Rules", exact=True)
@@ -80,6 +82,7 @@ def test_names_are_shown_as_they_are_and_never_read_as_markup(inside: Visit) -> 
     assert page.locator(".adb-main img").count() == 0
 
 
+@pytest.mark.long
 def test_page_changes_as_one_looks_until_it_is_paused(inside: Visit) -> None:
     page, other = inside.open("/"), inside.open("/")
     counters = page.get_by_role("region", name="Counters")
@@ -98,6 +101,7 @@ def test_page_changes_as_one_looks_until_it_is_paused(inside: Visit) -> None:
     expect(counters).not_to_have_text(paused, use_inner_text=True)
 
 
+@pytest.mark.long
 def test_table_is_sorted_and_filtered_from_the_keyboard(inside: Visit) -> None:
     page = inside.open("/rules")
     rules = page.get_by_role("region", name="Rules", exact=True)
@@ -115,6 +119,7 @@ def test_table_is_sorted_and_filtered_from_the_keyboard(inside: Visit) -> None:
     expect(page.get_by_text("No row has this text.")).to_be_visible()
 
 
+@pytest.mark.long
 def test_rule_is_switched_only_after_a_yes(inside: Visit) -> None:
     page = inside.open("/rules")
     row = page.get_by_role("row").filter(has_text="write_down")
@@ -133,6 +138,7 @@ def test_rule_is_switched_only_after_a_yes(inside: Visit) -> None:
     expect(row).to_contain_text("enabled")
 
 
+@pytest.mark.long
 def test_open_decision_is_made_only_after_a_yes_and_then_gone(inside: Visit) -> None:
     page = inside.open("/rules")
     region = page.get_by_role("region", name="Open decisions")
@@ -163,6 +169,7 @@ def test_open_decision_is_made_only_after_a_yes_and_then_gone(inside: Visit) -> 
     assert page.evaluate("window.hacked === undefined")
 
 
+@pytest.mark.long
 def test_events_of_one_kind_are_chosen(inside: Visit) -> None:
     page = inside.open("/events")
     page.get_by_role("button", name="Matches").click()
@@ -172,6 +179,7 @@ def test_events_of_one_kind_are_chosen(inside: Visit) -> None:
     expect(kinds.first).to_have_text("composite")
 
 
+@pytest.mark.long
 def test_deadlock_is_replayed_step_by_step(inside: Visit) -> None:
     page = inside.open("/deadlocks/1")
     graph = page.get_by_role("img", name="Wait-for graph")
@@ -187,6 +195,7 @@ def test_deadlock_is_replayed_step_by_step(inside: Visit) -> None:
     expect(page.get_by_role("button", name="Play")).to_be_visible()
 
 
+@pytest.mark.long
 def test_theme_that_was_chosen_stays(inside: Visit) -> None:
     page = inside.open("/locks")
     page.get_by_role("button", name="Light/dark").click()
@@ -196,6 +205,7 @@ def test_theme_that_was_chosen_stays(inside: Visit) -> None:
     page.evaluate("localStorage.clear()")
 
 
+@pytest.mark.long
 def test_stranger_sees_a_form_and_comes_in_with_the_token(address: str, visit: Open) -> None:
     page = visit(address).context.new_page()
     answer = page.goto(f"{address}locks")

@@ -42,6 +42,7 @@ def seen(dashboard: tuple[str, subprocess.Popen[str]], visit: Open) -> Visit:
     return visit(dashboard[0])
 
 
+@pytest.mark.long
 def test_overview_keeps_up_with_a_load_and_ends_with_its_last_transaction(
     bank: Bank, seen: Visit
 ) -> None:
@@ -63,6 +64,7 @@ def test_overview_keeps_up_with_a_load_and_ends_with_its_last_transaction(
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", ["/transactions", "/events"])
 def test_lists_keep_up_with_a_load(bank: Bank, seen: Visit, path: str) -> None:
     page = seen.open(path)
@@ -84,6 +86,7 @@ def test_lists_keep_up_with_a_load(bank: Bank, seen: Visit, path: str) -> None:
     assert seen.problems == []
 
 
+@pytest.mark.long
 def test_deadlock_is_listed_and_replayed_and_leads_to_the_victims_story(
     bank: Bank, seen: Visit
 ) -> None:
@@ -99,6 +102,7 @@ def test_deadlock_is_listed_and_replayed_and_leads_to_the_victims_story(
     expect(page.locator(".adb-why")).to_contain_text("eadlock")
 
 
+@pytest.mark.long
 def test_waiting_transaction_is_shown_until_it_goes_on(bank: Bank, seen: Visit) -> None:
     locks, forest = seen.open("/locks"), seen.open("/transactions")
     end = bank.waiting()
@@ -116,6 +120,7 @@ def test_waiting_transaction_is_shown_until_it_goes_on(bank: Bank, seen: Visit) 
     expect(locks.get_by_text("Nobody waits for anybody.")).to_be_visible()
 
 
+@pytest.mark.long
 def test_failed_rule_is_explained_in_the_story(bank: Bank, seen: Visit) -> None:
     bank.fail()
     state = bank.db.monitor.state()
@@ -129,6 +134,7 @@ def test_failed_rule_is_explained_in_the_story(bank: Bank, seen: Visit) -> None:
     expect(page.get_by_role("heading", name="Transaction")).to_be_visible()
 
 
+@pytest.mark.long
 def test_batches_are_drawn_and_late_events_and_letters_listed(bank: Bank, seen: Visit) -> None:
     bank.fail()
     page = seen.open("/batches")
@@ -146,6 +152,7 @@ def test_batches_are_drawn_and_late_events_and_letters_listed(bank: Bank, seen: 
     assert seen.problems == []
 
 
+@pytest.mark.long
 def test_rules_cannot_be_switched_unless_that_was_asked_for(seen: Visit) -> None:
     page = seen.open("/rules")
     expect(page.get_by_role("row").filter(has_text="overdraft")).to_have_count(1)
@@ -153,6 +160,7 @@ def test_rules_cannot_be_switched_unless_that_was_asked_for(seen: Visit) -> None
     expect(page.get_by_text("without --writable")).to_be_visible()
 
 
+@pytest.mark.long
 def test_rule_is_switched_where_that_is_allowed_and_the_end_of_the_process_is_told(
     tmp_path: Path, visit: Open
 ) -> None:
@@ -179,6 +187,7 @@ def test_rule_is_switched_where_that_is_allowed_and_the_end_of_the_process_is_to
     assert [word for word in ("accounts", "write_down", token, TOKEN) if word in log] == []
 
 
+@pytest.mark.long
 def test_open_decision_is_made_where_that_is_allowed(tmp_path: Path, visit: Open) -> None:
     bank = Bank(tmp_path, writable=True)
     bank.leave_open("<b>vault</b>")

@@ -43,6 +43,7 @@ def python_of(path: Path) -> list[tuple[Block, str | None]]:
     return pieces
 
 
+@pytest.mark.long
 def test_pages_python_prints_what_is_shown(tmp_path: Path) -> None:
     pieces = [
         (path.relative_to(ROOT), block, shown)
@@ -66,6 +67,7 @@ def test_pages_python_prints_what_is_shown(tmp_path: Path) -> None:
         assert output == (shown or ""), f"{path}, line {block.line}"
 
 
+@pytest.mark.long
 def test_how_to_test_rules_passes_its_own_tests(tmp_path: Path) -> None:
     files = [block for block in blocks(DOCS / "how-to" / "testing.md") if block.title]
     assert len(files) == 3
@@ -85,6 +87,7 @@ def test_how_to_test_rules_passes_its_own_tests(tmp_path: Path) -> None:
     assert "2 passed" in done.stdout
 
 
+@pytest.mark.long
 def test_pictures_are_what_the_script_draws() -> None:
     drawn = runpy.run_path(str(DOCS / "pictures" / "draw.py"))["PICTURES"]
     kept = {path.stem for path in (DOCS / "pictures").glob("*.svg")}

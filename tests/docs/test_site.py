@@ -81,6 +81,7 @@ def pages(site: Path) -> dict[Path, Page]:
     return found
 
 
+@pytest.mark.long
 def test_site_links_and_anchors_exist(site: Path, pages: dict[Path, Page]) -> None:
     broken = []
     for path, page in pages.items():
@@ -101,6 +102,7 @@ def test_site_links_and_anchors_exist(site: Path, pages: dict[Path, Page]) -> No
     assert not broken, "\n".join(broken)
 
 
+@pytest.mark.long
 def test_site_loads_nothing_from_others(site: Path, pages: dict[Path, Page]) -> None:
     for path, page in pages.items():
         text = path.read_text(encoding="utf-8")
@@ -119,6 +121,7 @@ def test_site_has_every_public_name_once(pages: dict[Path, Page], package: str) 
     assert not wrong, "each public name is to be named once in docs/reference/ or docs/errors/"
 
 
+@pytest.mark.long
 def test_site_shows_readmes_of_the_code(site: Path) -> None:
     for name in ("README", "activedb/README", "lockmgr/README", "activedb/events/README"):
         assert (site / "repository" / f"{name}.html").is_file() or (

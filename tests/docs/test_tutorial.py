@@ -47,6 +47,7 @@ def shown_behind(number: int) -> Block | None:
     return after[0] if after and after[0].language == "text" and not after[0].title else None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("where", ["memory", "postgres"])
 def test_tutorial_pieces_in_one_file_print_what_is_shown(
     where: str, tmp_path: Path, request: pytest.FixtureRequest
@@ -67,6 +68,7 @@ def test_tutorial_pieces_in_one_file_print_what_is_shown(
         assert lines(output) == expected, f"the piece at line {block.line} of docs/tutorial.md"
 
 
+@pytest.mark.long
 def test_tutorial_commands_print_what_is_shown(tmp_path: Path) -> None:
     for block in BLOCKS:
         if block.title:

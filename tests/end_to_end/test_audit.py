@@ -39,6 +39,7 @@ def audit(
     return call
 
 
+@pytest.mark.long
 def test_audit_in_a_process_of_its_own_prints_one_object_and_exits_with_1(tmp_path: Path) -> None:
     played(BAD).write(tmp_path / "h.jsonl")
     done = activedb("audit", "h.jsonl", "--json", folder=tmp_path)

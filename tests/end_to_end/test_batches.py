@@ -105,6 +105,7 @@ def listed(call: Callable[..., Done], *more: str) -> dict[str, str]:
     return {batch["id"]: batch["state"] for batch in found}
 
 
+@pytest.mark.long
 def test_batches_ls_is_a_command(place: tuple[Path, str]) -> None:
     folder, url = place
     done = activedb("batches", "ls", "job.py", folder=folder, url=url)

@@ -266,6 +266,7 @@ def test_run_interrupted_while_following_exits_with_130_and_leaves_nothing_runni
     assert rows(database_url, "SELECT * FROM doors ORDER BY name") == [("back", 1), ("front", 2)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("url", "status", "says"),
     [
@@ -281,6 +282,7 @@ def test_run_wrong_url_says_so_in_one_line(job: Path, url: str, status: int, say
     assert "secret" not in done.stderr
 
 
+@pytest.mark.long
 def test_run_missing_things_say_so_in_one_line(job: Path) -> None:
     visits = job.parent / "visits"
 
@@ -308,6 +310,7 @@ def test_run_missing_things_say_so_in_one_line(job: Path) -> None:
     assert (without.returncode, "no database" in one_line(without)) == (2, True)
 
 
+@pytest.mark.long
 def test_run_without_java_says_in_one_line_what_to_install(job: Path) -> None:
     done = subprocess.run(
         [
@@ -331,6 +334,7 @@ def test_run_without_java_says_in_one_line_what_to_install(job: Path) -> None:
     assert "openjdk" in one_line(done)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "arguments", [["--help"], ["run", "--help"], ["demo", "--help"], ["migrate", "--help"]]
 )
@@ -340,12 +344,14 @@ def test_help_is_shown(arguments: list[str], tmp_path: Path) -> None:
     assert "Usage" in done.stdout
 
 
+@pytest.mark.long
 def test_wrong_usage_exits_with_two(tmp_path: Path) -> None:
     done = activedb("run", folder=tmp_path)
     assert done.returncode == 2
     assert "file" in one_line(done)
 
 
+@pytest.mark.long
 def test_migrate_twice_on_postgres_succeeds(database_url: str, tmp_path: Path) -> None:
     for _ in range(2):
         done = activedb("migrate", folder=tmp_path, url=database_url)

@@ -140,6 +140,7 @@ def test_follower_told_twice_leaves_what_it_runs_to_the_next_one(
     assert "firings" in out
 
 
+@pytest.mark.long
 def test_follow_drop_gives_the_slot_up(folder: Path, database_url: str, other: Somebody) -> None:
     with follower(folder, database_url, "--slot", "mine", "--table", "orders") as process:
         wait(process, lambda: is_made(other))
@@ -158,6 +159,7 @@ def test_follow_drop_gives_the_slot_up(folder: Path, database_url: str, other: S
     assert not drop()
 
 
+@pytest.mark.long
 def test_follow_says_what_it_cannot_do(folder: Path, database_url: str) -> None:
     done = activedb("follow", "rules.py", folder=folder, url="memory://")
     assert done.returncode == 2
@@ -170,6 +172,7 @@ def test_follow_says_what_it_cannot_do(folder: Path, database_url: str) -> None:
     assert "declares no table no; its tables are: orders, seen" in done.stderr
 
 
+@pytest.mark.long
 def test_follow_help_says_how_it_ends_and_what_it_leaves(folder: Path) -> None:
     done = activedb("follow", "--help", folder=folder)
     assert done.returncode == 0

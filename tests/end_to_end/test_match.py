@@ -404,6 +404,7 @@ def test_first_refused_row_ends_the_run_if_told_so(match: Callable[..., Done]) -
     assert "row 3 is refused: column time is no time" in done.err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("log", "told"),
     [
@@ -550,6 +551,7 @@ def test_names_of_the_input_cannot_play_with_the_terminal(
 # -- in a process of its own -------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_process_reads_standard_input_and_exits_with_zero(tmp_path: Path) -> None:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("ACTIVEDB_")}
     done = subprocess.run(
@@ -566,6 +568,7 @@ def test_process_reads_standard_input_and_exits_with_zero(tmp_path: Path) -> Non
     assert not list(tmp_path.iterdir())  # no database, nothing left behind
 
 
+@pytest.mark.long
 def test_pipe_with_a_name_is_read_once(match: Callable[..., Done], tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with subprocess.Popen(["/bin/sh", "-c", "cat log.csv > pipe"], cwd=tmp_path) as writer:
@@ -574,6 +577,7 @@ def test_pipe_with_a_name_is_read_once(match: Callable[..., Done], tmp_path: Pat
     assert times(done) == [10]
 
 
+@pytest.mark.long
 def test_help_names_every_option(tmp_path: Path) -> None:
     done = activedb("match", "--help", folder=tmp_path, variables={"COLUMNS": "200"})
     assert done.returncode == 0
@@ -581,6 +585,7 @@ def test_help_names_every_option(tmp_path: Path) -> None:
         assert option in done.stdout
 
 
+@pytest.mark.long
 def test_interrupted_run_has_told_what_it_found_and_exits_with_130(tmp_path: Path) -> None:
     with subprocess.Popen(
         [ACTIVEDB, "match", "A", "--input", "-", "--format", "csv", "--ordered", "--output", "-"],
@@ -606,6 +611,7 @@ def test_interrupted_run_has_told_what_it_found_and_exits_with_130(tmp_path: Pat
     assert "Traceback" not in said
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [["--json"], ["--output", "-"], []], ids=" ".join)
 def test_reader_that_goes_away_ends_the_run_quietly(tmp_path: Path, options: list[str]) -> None:
     rows = "".join(f"A,{second}\n" for second in range(20_000))
@@ -629,6 +635,7 @@ def test_reader_that_goes_away_ends_the_run_quietly(tmp_path: Path, options: lis
     assert "BrokenPipe" not in said
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("no_color", [False, True], ids=["colour", "NO_COLOR"])
 def test_terminal_has_colours_unless_told_not_to(tmp_path: Path, *, no_color: bool) -> None:
     (tmp_path / "log.csv").write_text(LOG, encoding="utf-8")

@@ -28,12 +28,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 def test_rules_load_prints_the_rules(folder: Path) -> None:
     done = activedb("rules", "load", "ours.rules", "program.py", folder=folder)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "rule R is enabled (version 1)\nqueries: Q\n"
 
 
+@pytest.mark.long
 def test_rules_load_of_an_error_shows_a_caret_and_exits_with_2(folder: Path) -> None:
     (folder / "ours.rules").write_text(RULES.replace("INTO log", "INTO lag"))
     done = activedb("rules", "load", "ours.rules", "program.py", folder=folder)
@@ -48,6 +50,7 @@ def test_rules_load_of_an_error_shows_a_caret_and_exits_with_2(folder: Path) -> 
     assert line[len(caret) - 1 :].startswith("lag")
 
 
+@pytest.mark.long
 def test_rules_load_dry_run_leaves_the_database_as_it_was(folder: Path, database_url: str) -> None:
     (folder / "program.py").write_text(PROGRAM.replace('connect("memory://")', "connect()"))
 
@@ -70,6 +73,7 @@ def test_rules_load_dry_run_leaves_the_database_as_it_was(folder: Path, database
     assert "rule R is enabled (version 2)" in found.stdout
 
 
+@pytest.mark.long
 def test_rules_load_knows_the_streams_of_its_program_alone(folder: Path, database_url: str) -> None:
     (folder / "ours.rules").write_text("CREATE QUERY Q ON ward PATTERN A")
     done = activedb("rules", "load", "ours.rules", "program.py", folder=folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from sqlalchemy import Column, Integer, Table
 
 import activedb as adb
@@ -26,6 +27,7 @@ def ring(t, o):
 """
 
 
+@pytest.mark.long
 def test_rules_are_disabled_and_enabled_from_outside(tmp_path: Path, database_url: str) -> None:
     (tmp_path / "job.py").write_text(JOB)
 

@@ -137,6 +137,7 @@ def test_worker_told_twice_leaves_what_it_runs_to_the_next_one(
     assert "firings taken" in out
 
 
+@pytest.mark.long
 def test_rules_command_shows_the_quarantine(folder: Path, database_url: str, clerk: Clerk) -> None:
     def call(*arguments: str) -> subprocess.CompletedProcess[str]:
         return activedb(
@@ -162,6 +163,7 @@ def test_rules_command_shows_the_quarantine(folder: Path, database_url: str, cle
     assert figures(call("show", "job.py", "ring", "--json"))["quarantine"] is None
 
 
+@pytest.mark.long
 def test_worker_in_memory_is_refused(folder: Path) -> None:
     done = activedb("work", "job.py", folder=folder, url="memory://")
     assert done.returncode == 2
@@ -171,6 +173,7 @@ def test_worker_in_memory_is_refused(folder: Path) -> None:
     assert "there is no file nothing.py" in done.stderr
 
 
+@pytest.mark.long
 def test_worker_help_says_how_to_end_it(folder: Path) -> None:
     done = activedb("work", "--help", folder=folder)
     assert done.returncode == 0

@@ -336,6 +336,7 @@ def define(db: adb.Database, rule: Spec, ran: list[str]) -> None:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("order", ["depth_first", "breadth_first"])
 def test_order_of_random_rules_is_that_of_the_definition(order: str, scale: int) -> None:
     naive = {"depth_first": depth_first, "breadth_first": breadth_first}[order]

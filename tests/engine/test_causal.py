@@ -156,6 +156,7 @@ def take_step(ledger: Ledger, t: Transaction, what: str, n: int) -> None:
             raise ZeroDivisionError
 
 
+@pytest.mark.long
 def test_no_addition_of_a_causal_rule_is_lost_in_any_order_of_steps(ledger: Ledger) -> None:
     """Rules and their triggers take their steps in turn, in an order that is drawn."""
     is_memory = type(ledger.db._store).__name__ == "MemoryStore"
@@ -220,6 +221,7 @@ def test_no_addition_of_a_causal_rule_is_lost_in_any_order_of_steps(ledger: Ledg
         assert added == {n: lines.count(str(n)) for n in range(1, 7)}
 
 
+@pytest.mark.long
 def test_no_addition_of_a_causal_rule_is_lost(ledger: Ledger) -> None:
     """Rules trigger each other, add to rows, and fail: what is logged is what is there."""
     is_memory = type(ledger.db._store).__name__ == "MemoryStore"
@@ -583,6 +585,7 @@ def test_database_can_be_closed_while_a_causal_rule_waits() -> None:
         t.__exit__(None, None, None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(2 * SCALE))
 def test_causal_rules_of_parallel_transfers_see_what_is_committed_in_the_end(
     ledger: Ledger, seed: int

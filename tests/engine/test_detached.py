@@ -60,6 +60,7 @@ def test_detached_rule_does_not_wait_for_the_triggering_transaction(ledger: Ledg
         assert ledger.db.row_counts()["log"] == 1
 
 
+@pytest.mark.long
 def test_detached_rule_sees_committed_state_only(ledger: Ledger) -> None:
     seen: list[object] = []
     started = threading.Event()

@@ -248,6 +248,7 @@ def detected(on: Expression, events: list[Occurrence]) -> list[Occurrence]:
     return made + detector.advance(event("A", 5 * len(events)).us)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(5 * SCALE))
 def test_disordered_stream_in_batches_gives_what_the_whole_in_order_gives(
     where: Place, seed: int

@@ -52,6 +52,7 @@ def test_example_3_rule_does_not_write_too_late_when_its_event_arrives_late(db: 
     check_paper_stream(db, [events[4], events[3], events[2], events[1], events[0]])
 
 
+@pytest.mark.long
 def test_every_order_of_arrival_gives_what_the_order_of_time_gives(where: Place) -> None:
     orders = list(itertools.permutations(paper_stream()))
     chosen = random.Random(7).sample(orders, 12 * SCALE if where.is_memory else 1)
@@ -104,6 +105,7 @@ def test_reading_of_a_query_that_writes_becomes_a_dead_letter(db: Database) -> N
     assert ward.statuses()[1] == "safe"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(4 * SCALE))
 def test_disordered_stream_in_batches_gives_what_one_loop_gives(where: Place, seed: int) -> None:
     chosen = drawn("hygiene", where.is_memory, seed)

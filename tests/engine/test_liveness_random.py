@@ -36,6 +36,7 @@ def settle(contended: Contended) -> None:
     contended.check()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", range(3))
 def test_contended_firings_end_by_themselves_and_are_done_once(where: Place, number: int) -> None:
     seed, chance = drawn()

@@ -258,6 +258,7 @@ def test_mutation_of_a_recorded_history_is_found_by_its_axiom(
     assert axioms(changed) >= expected
 
 
+@pytest.mark.long
 def test_random_mutations_of_a_recorded_history_are_found_as_the_formulas_say(
     recorded: Recorded,
 ) -> None:

@@ -146,6 +146,7 @@ def kinds(history: History) -> set[str]:
     return found
 
 
+@pytest.mark.long
 def test_recording_of_random_forests_and_rules_obeys_the_axioms(where: Place) -> None:
     ground = Ground(where.open(recording="full", threads=6, retries_max=2, lock_timeout_ms=5_000))
     db = ground.db

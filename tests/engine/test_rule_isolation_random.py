@@ -212,6 +212,7 @@ def check(server_url: str | None, kind: str, seed: int, rules: int) -> int:
     return sum(map(len, together.values()))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_rules_in_memory_fire_together_as_each_does_alone(kind: str) -> None:
     first, compared, seed = random.randrange(10**9), 0, 0
@@ -221,6 +222,7 @@ def test_rules_in_memory_fire_together_as_each_does_alone(kind: str) -> None:
         seed += 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_rules_on_postgres_fire_together_as_each_does_alone(kind: str, postgres_url: str) -> None:
     first, compared, seed = random.randrange(10**9), 0, 0

@@ -52,6 +52,7 @@ def shared(db: adb.Database) -> int:
     return db.rules._sharing.network.shared
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(4 * SCALE))
 def test_shared_rules_of_a_stream_fire_as_rules_that_share_nothing(where: Place, seed: int) -> None:
     worlds = Worlds(1, "sharing", where.is_memory, seed, **{"then c": 1, "alone": 1, "letters": 1})

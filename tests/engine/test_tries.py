@@ -220,6 +220,7 @@ def outcome_of_tries(
     return ledger.lines(), letters, kept
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", range(6))
 def test_part_of_random_events_that_is_tried_again_does_what_one_try_does(
     where: Place, number: int
@@ -240,6 +241,7 @@ def test_part_of_random_events_that_is_tried_again_does_what_one_try_does(
     assert outcomes[0] == outcomes[1], (rules, feeds)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", range(5))
 def test_every_committed_change_of_random_tries_has_its_detached_firing_once(
     ledger: Ledger, number: int

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+@pytest.mark.long
 def test_processes_that_share_a_queue_do_each_job_once_when_one_is_killed(
     database_url: str, tmp_path: Path, scale: int
 ) -> None:

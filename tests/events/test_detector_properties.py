@@ -60,6 +60,7 @@ def test_detector_at_every_step_equals_the_definition(family: str, data: st.Data
     compare(data.draw(plans(plan)), data.draw(histories(course)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("family", FAMILIES)
 def test_detector_over_dense_histories_equals_the_definition(family: str, seed: int) -> None:
@@ -186,6 +187,7 @@ def test_trimmed_detector_keeps_no_more_than_its_horizon(
             assert detector.partials <= len(fed_us)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 def test_full_detector_that_refuses_is_as_if_it_was_never_fed(seed: int) -> None:
     plan = Plan(nested=True, contexts=ALL_CONTEXTS)
@@ -212,6 +214,7 @@ def test_full_detector_that_refuses_is_as_if_it_was_never_fed(seed: int) -> None
         assert detector.dropped == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 def test_full_detector_that_drops_finds_some_of_the_matches_and_counts(seed: int) -> None:
     plan = Plan(negated=False)

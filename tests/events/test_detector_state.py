@@ -86,6 +86,7 @@ def tell(detector: Detector, step: Occurrence | int) -> list[Any]:
     return described(detector.feed(step))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("expression", EXPRESSIONS, ids=repr)
 def test_restored_detector_at_every_cut_goes_on_as_the_original(expression: Expression) -> None:
     worlds = Worlds(3 * SCALE, "restored", expression, made=1)
@@ -103,6 +104,7 @@ def test_restored_detector_at_every_cut_goes_on_as_the_original(expression: Expr
         worlds.met["made"] += sum(map(len, made))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("expression", EXPRESSIONS, ids=repr)
 def test_withdrawn_events_are_as_if_never_fed(expression: Expression) -> None:
     for random in Worlds(12 * SCALE, "withdrawn", expression):

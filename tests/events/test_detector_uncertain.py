@@ -213,6 +213,7 @@ def test_uncertain_events_are_withdrawn_like_others() -> None:
     assert len(detector.feed(o("B8-9"))) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "expression",
     [

@@ -36,6 +36,7 @@ def test_withdraw_of_what_trim_has_forgotten_leaves_the_count_of_partials() -> N
     assert detector.partials == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "expression",
     [
@@ -90,6 +91,7 @@ REPEATED = [
 ]
 
 
+@pytest.mark.long
 def test_events_withdrawn_after_a_trim_are_as_if_never_fed() -> None:
     worlds = Worlds(150 * SCALE, "withdrawn after a trim", made=75)
     for random in worlds:
@@ -147,6 +149,7 @@ def test_undo_resets_the_clocks_that_have_started_since_the_mark() -> None:
     assert detector.due_us == 4 * SECOND_US
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_choice_does_not_outlive_the_events_that_are_withdrawn(number: int) -> None:
     def about(name: str, us: int) -> Occurrence:

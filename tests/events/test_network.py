@@ -150,6 +150,7 @@ def fed_or_refused(
         return "refused"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(20))
 def test_equal_whole_expressions_with_some_intervals_equal_those_alone(seed: int) -> None:
     random = drawn("intervals", seed)

@@ -96,6 +96,7 @@ EXPRESSIONS: dict[str, Callable[[], Expression]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", EXPRESSIONS)
 @pytest.mark.parametrize("seed", range(20))
 def test_trimming_and_withdrawing_change_no_match_that_skips(name: str, seed: int) -> None:

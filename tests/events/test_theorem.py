@@ -219,6 +219,7 @@ def check(case: Case, *complaints: str | None) -> None:
             pytest.fail(f"{case}: {complaint} (ACTIVEDB_TEST_SEED={SEED})", pytrace=False)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("operator", list(VARIANTS))
 def test_certain_and_raise_make_what_every_world_makes(operator: str) -> None:
     for case, random in cases(operator, "certain"):
@@ -235,6 +236,7 @@ def test_certain_and_raise_make_what_every_world_makes(operator: str) -> None:
         )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("operator", list(VARIANTS))
 def test_possible_makes_what_some_world_makes(operator: str) -> None:
     for case, random in cases(operator, "possible"):
@@ -242,6 +244,7 @@ def test_possible_makes_what_some_world_makes(operator: str) -> None:
         check(case, case.impossible(possible.made), case.missed(possible.made))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("operator", list(VARIANTS))
 def test_what_was_forgotten_decides_nothing(operator: str) -> None:
     for name, expression in VARIANTS[operator].items():
@@ -268,6 +271,7 @@ def differ(what: str, found: Counter[Any], expected: Counter[Any]) -> str | None
     return f"{what}: {shown(found)}; expected {shown(expected)}"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("operator", list(VARIANTS))
 def test_detect_makes_what_every_or_some_world_makes(operator: str) -> None:
     for case, _ in cases(operator, "detect"):
@@ -291,6 +295,7 @@ def detected(case: Case, policy: Any) -> Counter[Any]:
     return Counter(identity_of(match.parts or {match.name: match}) for match in found)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("operator", list(VARIANTS))
 def test_events_with_one_world_make_what_that_makes(operator: str) -> None:
     for name, expression in VARIANTS[operator].items():
@@ -381,6 +386,7 @@ WIDE = Occurrence("other", AccuracyInterval(5 * SECOND_US, 0, 10 * SECOND_US))
 """No detector listens to it: it tells that timestamps are intervals, and how wide they may be."""
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("operator", list(VARIANTS))
 def test_events_that_are_withdrawn_are_as_if_never_fed(operator: str) -> None:
     for name, expression in VARIANTS[operator].items():
@@ -477,6 +483,7 @@ def test_all_that_nodes_share_is_in_the_state_or_said_not_to_be() -> None:
     assert set(Shared.__slots__) == {*IN_STATE, *OTHERWISE_IN_STATE, *NOT_IN_STATE}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("operator", list(VARIANTS))
 def test_restored_detector_knows_what_the_original_knew(operator: str) -> None:
     for case, random in cases(operator, "restored"):
@@ -560,6 +567,7 @@ def test_callback_that_knows_the_world_makes_what_that_makes(operator: str) -> N
 SEQUENCES = [name for name, expression in OPERATORS.items() if isinstance(expression, Seq)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("operator", SEQUENCES)
 def test_choices_in_any_combination_make_what_every_world_makes(operator: str) -> None:
     random = Random(f"{SEED} combined {operator}")
@@ -599,6 +607,7 @@ def combined(expression: Expression, random: Random) -> Expression:
     return random.choice([chosen, selected])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("operator", list(VARIANTS))
 def test_callback_that_chooses_nothing_makes_nothing_of_what_it_was_asked(operator: str) -> None:
     for case, random in cases(operator, "nothing"):
@@ -613,6 +622,7 @@ def test_callback_that_chooses_nothing_makes_nothing_of_what_it_was_asked(operat
         check(case, f"made {shown(both)}, which was not chosen" if both else None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("operator", list(VARIANTS))
 def test_choices_that_are_decided_later_make_what_the_world_makes(operator: str) -> None:
     for case, random in cases(operator, "resolve"):
@@ -628,6 +638,7 @@ def test_choices_that_are_decided_later_make_what_the_world_makes(operator: str)
 PLAN = replace(EVERYTHING, timed=False)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(12))
 def test_random_expressions_make_what_the_worlds_make(seed: int) -> None:
     random = Random(f"{SEED} random {seed}")
@@ -722,6 +733,7 @@ def in_local_order(expression: Expression, random: Random) -> list[Occurrence]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(6))
 def test_nothing_is_made_against_the_order_of_a_local_clock_within_one_moment(seed: int) -> None:
     """In whichever expression."""
@@ -751,6 +763,7 @@ def test_columns_refuse_intervals() -> None:
 # -- streams -------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", EXPRESSIONS)
 def test_streams_of_three_producers_make_nothing_that_was_not(name: str) -> None:
     counts = measured(EXPRESSIONS[name], SCALE, f"{SEED} {name}")

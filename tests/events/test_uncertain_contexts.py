@@ -49,6 +49,7 @@ def actual(expression: Expression, events: list[Occurrence], random: Random) -> 
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("expression", "context"),
     [

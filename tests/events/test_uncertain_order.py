@@ -86,6 +86,7 @@ POLICIES: dict[str, Any] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("seed", range(4))
 def test_uncertain_order_by_policy_equals_trying_every_order(policy: str, seed: int) -> None:
@@ -107,6 +108,7 @@ def test_uncertain_order_by_policy_equals_trying_every_order(policy: str, seed: 
             ], (expression, [str(o.params["n"]) for o in events], o.params["n"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 def test_uncertain_order_raises_with_the_candidates_and_keeps_the_event(seed: int) -> None:
     worlds = Worlds(50 * SCALE, "raises", seed, raised=1)
@@ -138,6 +140,7 @@ def test_uncertain_order_raises_with_the_candidates_and_keeps_the_event(seed: in
             assert given == [each for each in everything if each not in sure]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 def test_uncertain_order_by_readings_equals_the_definition_of_the_readings(seed: int) -> None:
     for random in Worlds(60 * SCALE, "readings", seed):

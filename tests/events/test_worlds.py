@@ -40,6 +40,7 @@ def events_of(*ends: tuple[float, float], names: str = "AAAAAA") -> list[Occurre
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("ends", "differences", "count"),
     [
@@ -67,6 +68,7 @@ def test_worlds_of_few_events_by_hand(
     assert len(signs) == count or len(differences) > 1
 
 
+@pytest.mark.long
 def test_worlds_keep_the_order_that_a_local_clock_tells() -> None:
     clock = LocalClock("started at noon")
     first, second, third = (
@@ -93,6 +95,7 @@ def test_worlds_keep_the_order_that_a_local_clock_tells() -> None:
     assert made_at(seq(A, event("A", alias="B")), moments, (1, 1), END_US).total() == 1
 
 
+@pytest.mark.long
 def test_worlds_of_clocks_that_contradict_are_none() -> None:
     clock = LocalClock("set back")
     events = [
@@ -121,6 +124,7 @@ EXPRESSIONS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("expression", EXPRESSIONS, ids=repr)
 def test_worlds_are_all_that_can_be_told_apart(expression: Expression) -> None:
     # At whatever times within the intervals: what is made is made in one of the worlds.
@@ -155,6 +159,7 @@ def test_tied_orders_are_all_but_of_exact_times() -> None:
     assert not precedes(events[0], events[1])
 
 
+@pytest.mark.long
 def test_worlds_that_a_detector_tries_are_as_many() -> None:
     """Cells are enumerated twice, here and in the detector, by different code."""
     random = Random(f"{SEED} cells")
@@ -189,6 +194,7 @@ def test_worlds_that_a_detector_tries_are_as_many() -> None:
                     assert times[a] <= times[b]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_ordered", [True, False])
 def test_times_that_are_moved_apart_tell_the_order_of_a_local_clock(*, is_ordered: bool) -> None:
     """And otherwise what they told: who was before whom, and within which duration."""

@@ -142,6 +142,7 @@ def test_example_hand_written_tweets_in_any_order_give_the_recounted_tables(
     )
 
 
+@pytest.mark.long
 @pytest.mark.data
 def test_keywords_of_real_tweets_example_and_recount_find_the_same(
     load_example: Callable[[str], ModuleType], data_folder: Path, scale: int
@@ -153,6 +154,7 @@ def test_keywords_of_real_tweets_example_and_recount_find_the_same(
         assert crisis.keywords(text) == sorted(keywords(text, crisis.STOPWORDS))
 
 
+@pytest.mark.long
 @pytest.mark.data
 def test_example_night_of_an_explosion_gives_the_recounted_tables(
     load_example: Callable[[str], ModuleType],

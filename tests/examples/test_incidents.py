@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
@@ -39,6 +41,7 @@ def test_night_is_logged_as_worked_out_by_hand(load_example: Callable[[str], Mod
     assert incidents.lines() == LOG
 
 
+@pytest.mark.long
 def test_example_is_run_as_its_first_lines_say(tmp_path: Path) -> None:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("ACTIVEDB_")}
     done = subprocess.run(

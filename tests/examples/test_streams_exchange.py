@@ -186,6 +186,7 @@ def _utc(minute: str) -> datetime:
     return datetime.strptime(minute, "%Y%m%d%H%M").replace(tzinfo=UTC) + timedelta(hours=5)
 
 
+@pytest.mark.long
 def test_command_is_run_as_a_file_prints_one_json_object_and_checks(four_bars: Path) -> None:
     arguments = ["--json", "--check", "--scheduler", "lwm", "--threads", "2"]
     done = subprocess.run(

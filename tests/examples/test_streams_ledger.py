@@ -74,6 +74,7 @@ def test_generator_same_seed_same_events_and_another_seed_others() -> None:
     assert any((one.params[name] != other.params[name]).any() for name in one.params)
 
 
+@pytest.mark.long
 def test_generator_skew_makes_some_accounts_busier() -> None:
     shares = []
     for skew in (0.0, 0.6, 1.2):

@@ -215,6 +215,7 @@ def test_random_tweets_arriving_in_any_order_give_the_recounted_tables(
 # -- on real tweets --------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.data
 def test_two_crises_at_once_give_the_recounted_tables(
     social: ModuleType, tweets_of: ModuleType, data_folder: Path, scale: int
@@ -230,6 +231,7 @@ def test_two_crises_at_once_give_the_recounted_tables(
     assert tables == expected
 
 
+@pytest.mark.long
 @pytest.mark.data
 def test_flood_on_threads_leaves_the_state_of_the_serial_order(
     social: ModuleType, tweets_of: ModuleType, data_folder: Path, scale: int
@@ -262,6 +264,7 @@ def small_data(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 def test_command_is_run_as_a_file_and_prints_one_json_object(small_data: Path) -> None:
     done = subprocess.run(
         [sys.executable, STREAMS / "social_events.py", "--json", "--scheduler", "s2pl"],

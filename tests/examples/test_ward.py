@@ -234,6 +234,7 @@ def as_events(sightings: list[Sighting]) -> list[adb.Occurrence]:
     ]
 
 
+@pytest.mark.long
 def test_rules_out_of_order_batches_with_late_events_give_the_recounted_tables(
     scale: int,
 ) -> None:

@@ -61,6 +61,7 @@ def seed_of(test: str) -> int:
     return seed
 
 
+@pytest.mark.long
 def test_bank_of_threads_is_never_off_by_a_cent(where: Place, scale: int) -> None:
     seed = seed_of("threads")
     bank = teller.opened(where.open())

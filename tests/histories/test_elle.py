@@ -427,6 +427,7 @@ def test_checker_of_a_history_with_an_anomaly_names_and_explains_it(name: str) -
     assert {anomaly.name for anomaly in found} <= {expected} | ALSO.get(name, set())
 
 
+@pytest.mark.long
 def test_components_of_random_graphs_are_the_nodes_that_reach_each_other(scale: int) -> None:
     for seed in range(200 * scale):
         chance = random.Random(seed)
@@ -490,6 +491,7 @@ class Play:
         return False
 
 
+@pytest.mark.long
 def test_checker_of_random_interleavings_finds_something_where_no_serial_order_explains_them(
     scale: int,
 ) -> None:

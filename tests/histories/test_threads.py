@@ -42,6 +42,7 @@ def run_history(db: adb.Database, kind: str, seed: int, transactions: int) -> Hi
     return History.of(parsed(lines), final)  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_history_of_threads_is_serializable_at_every_level(
     where: Place, kind: str, scale: int

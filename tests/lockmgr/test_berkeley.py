@@ -115,6 +115,7 @@ class Both:
         assert self.environment.lock_stat()["nlocks"] == 0
 
 
+@pytest.mark.long
 def test_berkeley_random_nested_transactions_get_the_same_locks(environment: Environment) -> None:
     seen: Counter[str] = Counter()
 

@@ -196,6 +196,7 @@ def test_program_every_interleaving_with_another_victim_is_as_right(name: str, v
         assert denied == {"2 denied"}
 
 
+@pytest.mark.long
 def test_larger_programs_seeded_interleavings_are_judged_right() -> None:
     """A ring of four, in two hierarchies and under time: too many interleavings to run them all."""
     program = Program(

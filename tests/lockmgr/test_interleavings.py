@@ -23,6 +23,7 @@ def run(seed: int) -> LockManager:
     return manager
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("part", range(4 * SCALE))
 def test_manager_seeded_interleavings_lose_no_update_and_no_wake_up(part: int) -> None:
     worlds = Worlds(50, "interleavings", part, waits=20, deadlocks=20, timeouts=20)

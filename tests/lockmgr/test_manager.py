@@ -304,6 +304,7 @@ def test_counters_every_request_is_counted_once_with_its_outcome(bench: Bench) -
     assert manager.counters.requests == 6
 
 
+@pytest.mark.long
 def test_manager_stress_on_real_threads_loses_no_update_and_leaves_nothing() -> None:
     """Bounded by work, not by time: 480 top-level transactions and their inferiors.
 

@@ -227,6 +227,7 @@ class Bank:
         assert self.manager.holds(tid, path, mode)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("victim", "escalate_at", "rough"),
     [

@@ -83,6 +83,7 @@ class Noting(VerifyingLockTable):
         self.seen["deadlocks"] += 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("policy", ["requester", "youngest"])
 def test_report_under_seeded_schedules_tells_the_waits_as_they_began(policy: str) -> None:
     worlds = Worlds(60 * SCALE, policy, deadlocks=10, **{EdgeKind.COMMIT.value: 1})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from lockmgr import EdgeKind, LockManager, LockTable, Mode
 from tests.drawing import Worlds
 from tests.lockmgr.scheduler import Scheduler
@@ -58,6 +60,7 @@ def compared(seed: int) -> Comparing:
     return manager
 
 
+@pytest.mark.long
 def test_glance_at_any_moment_is_part_of_the_snapshot() -> None:
     worlds = Worlds(12, "glances", glances=100, waits=100)
     for chance in worlds:

@@ -127,6 +127,7 @@ def test_attach_finds_the_newest_process_of_the_folder(tmp_path: Path) -> None:
     assert addresses(tmp_path) == []
 
 
+@pytest.mark.long
 def test_addresses_of_killed_processes_and_strange_files_are_passed_over(tmp_path: Path) -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()

@@ -470,6 +470,7 @@ print(status, told == os.getpid())
 """
 
 
+@pytest.mark.long
 def test_server_that_a_fork_closes_goes_on_in_the_parent(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", FORKING, str(tmp_path), str(round(PATIENCE_S))],

@@ -89,6 +89,7 @@ def test_screen_is_renewed_until_it_is_interrupted(memory: Callable[..., Watched
     assert console.file.getvalue().count("live transactions") == 3
 
 
+@pytest.mark.long
 def test_command_in_another_process_finds_it_by_the_folder(
     memory: Callable[..., Watched], tmp_path: Path
 ) -> None:

@@ -45,6 +45,7 @@ def _files(tree: Path, folder: str, below: str) -> set[str]:
 # -- files -------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_wheel_has_every_file_of_the_packages_and_the_migrations_and_nothing_else(
     distributions: Distributions,
 ) -> None:
@@ -59,6 +60,7 @@ def test_wheel_has_every_file_of_the_packages_and_the_migrations_and_nothing_els
     assert {name.partition("/")[0] for name in found} == set(PACKAGES)
 
 
+@pytest.mark.long
 def test_wheel_has_every_migration(distributions: Distributions) -> None:
     versions = {path.name for path in (REPOSITORY / "migrations" / "versions").glob("0*.py")}
     in_wheel = {
@@ -70,6 +72,7 @@ def test_wheel_has_every_migration(distributions: Distributions) -> None:
     assert len(versions) >= 12
 
 
+@pytest.mark.long
 def test_sdist_has_what_a_build_needs_and_neither_tests_nor_benchmarks(
     distributions: Distributions,
 ) -> None:
@@ -81,6 +84,7 @@ def test_sdist_has_what_a_build_needs_and_neither_tests_nor_benchmarks(
     assert {name.partition("/")[0] for name in found} & {"tests", "benchmarks", ".ci"} == set()
 
 
+@pytest.mark.long
 def test_distributions_have_the_licence(distributions: Distributions) -> None:
     text = (REPOSITORY / "LICENSE").read_text("utf-8")
     assert "Apache License" in text
@@ -93,6 +97,7 @@ def test_distributions_have_the_licence(distributions: Distributions) -> None:
 # -- metadata ----------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_metadata_names_version_python_commands_and_entry_points(
     distributions: Distributions,
 ) -> None:
@@ -104,6 +109,7 @@ def test_metadata_names_version_python_commands_and_entry_points(
     assert "[activedb.feeds]\nspark = spark_bridge:SparkFeed" in entries
 
 
+@pytest.mark.long
 def test_extras_are_those_of_the_project_and_their_requirements_can_be_met(
     distributions: Distributions,
 ) -> None:
@@ -123,6 +129,7 @@ def test_extras_are_those_of_the_project_and_their_requirements_can_be_met(
         assert requirement.specifier.contains(installed), f"{requirement}, and here is {installed}"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("package", PACKAGES)
 def test_every_library_that_is_imported_is_required(package: str) -> None:
     """Else an environment with nothing but what is required could not run it."""

@@ -38,10 +38,12 @@ def _run(python: str, scale: int) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_locks_alone_protect_the_rows_on_this_python(scale: int) -> None:
     assert re.fullmatch(r"(one lock|free), \d+ victims\n", _run(sys.executable, scale))
 
 
+@pytest.mark.long
 def test_locks_alone_protect_the_rows_on_a_free_threaded_python(scale: int) -> None:
     python = os.environ.get("ACTIVEDB_FREE_THREADED") or next(
         (found for name in NAMES if (found := shutil.which(name))), None

@@ -157,15 +157,18 @@ def _link(fresh: Fresh, names: set[str]) -> None:
                 link.symlink_to(Path(str(found.locate_file(outermost))).resolve())
 
 
+@pytest.mark.long
 def test_version_is_told(fresh: Fresh) -> None:
     assert fresh.checked("activedb", "--version") == f"activedb {VERSION}\n"
 
 
+@pytest.mark.long
 def test_help_is_shown(fresh: Fresh) -> None:
     told = fresh.checked("python", "-m", "activedb", "demo", "--help", NO_COLOR="1")
     assert "Run the hospital ward" in told
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("url", ["memory://", ""], ids=["memory", "embedded Postgres"])
 def test_rules_run_without_any_extra(fresh: Fresh, url: str) -> None:
     assert fresh.checked("python", "-W", "error", "-c", EXAMPLE, url) == "[(7, 2)]\n"
@@ -189,6 +192,7 @@ def test_what_needs_an_extra_says_which(
     assert f"pip install 'activedb[{extra}]'" in done.stderr.strip().splitlines()[-1], done.stderr
 
 
+@pytest.mark.long
 def test_entry_points_are_found(fresh: Fresh) -> None:
     told = fresh.checked(
         "python",

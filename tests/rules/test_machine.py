@@ -178,12 +178,14 @@ class Catalogs(RuleBasedStateMachine):
             assert not self.db._catalog.drafts
 
 
+@pytest.mark.long
 def test_catalog_of_nested_transactions_equals_dicts_of_versions_in_memory() -> None:
     run_state_machine_as_test(
         Catalogs, settings=settings(max_examples=120 * SCALE, stateful_step_count=40)
     )
 
 
+@pytest.mark.long
 def test_catalog_of_nested_transactions_equals_dicts_of_versions_on_postgres(
     postgres_url: str,
 ) -> None:

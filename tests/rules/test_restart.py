@@ -190,6 +190,7 @@ with adb.connect(sys.argv[1]) as db:
 """
 
 
+@pytest.mark.long
 def test_program_that_is_started_again_finds_its_rule_as_it_left_it(database_url: str) -> None:
     told = [
         subprocess.run(

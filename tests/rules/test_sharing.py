@@ -117,6 +117,7 @@ def test_predicates_without_a_hash_share_nothing() -> None:
         assert sorted(board.fired) == ["one: one [1, 2]", "two: two [1, 2]"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(6 * SCALE))
 def test_rules_on_equal_events_fire_as_rules_that_share_nothing(seed: int) -> None:
     worlds = Worlds(1, "sharing", seed, fired=1)

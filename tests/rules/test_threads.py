@@ -7,6 +7,8 @@ import random
 import threading
 from typing import TYPE_CHECKING
 
+import pytest
+
 import activedb as adb
 from tests.databases import PATIENCE_S, in_thread
 from tests.rules.listing import listed, stored
@@ -21,6 +23,7 @@ class OnPurposeError(Exception):
     """Raised inside a transaction that is to end so."""
 
 
+@pytest.mark.long
 def test_changes_of_many_threads_count_every_commit_once(db: Database, scale: int) -> None:
     threads, rounds = 4, 8 * scale
     db.rule(on=adb.event("A"), name="shared")(lambda t, o: None)
@@ -55,6 +58,7 @@ def test_changes_of_many_threads_count_every_commit_once(db: Database, scale: in
     assert not db._catalog.drafts
 
 
+@pytest.mark.long
 def test_rules_swapped_by_one_commit_are_never_both_on_or_both_off(
     db: Database, scale: int
 ) -> None:

@@ -89,6 +89,7 @@ class Walk:
         self.play("committed")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", WALKS)
 def test_random_scenarios_have_a_serial_order(mode: str, request: pytest.FixtureRequest) -> None:
     url = None if mode == "memory" else request.getfixturevalue("postgres_url")

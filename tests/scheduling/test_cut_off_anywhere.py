@@ -187,6 +187,7 @@ def check_cut(
     return in_detection
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("plan", PLANS)
 def test_feed_that_is_cut_off_at_any_line_is_whole_or_not_at_all(plan: str) -> None:
     worlds = Worlds(12 * SCALE, "cut off", plan, detecting=12)

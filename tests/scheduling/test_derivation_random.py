@@ -47,6 +47,7 @@ def _value(ref: Ref) -> Any:
     return [3] if ref.window_us is not None else hash(str(ref.key)) % 9
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("wild", [0.0, 0.1, 0.5])
 def test_random_function_accesses_only_what_was_derived(wild: float, tmp_path: Path) -> None:
     counts = {"accesses": 0, "narrow": 0}

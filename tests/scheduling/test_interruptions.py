@@ -88,6 +88,7 @@ def shown(run: ProgramRun, table: SharedTable, results: list[Any]) -> Any:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [*SCHEDULERS])
 @pytest.mark.parametrize("where", WHERE)
 def test_feed_that_is_cut_off_has_taken_nothing_and_may_be_repeated(name: str, where: str) -> None:

@@ -91,6 +91,7 @@ HARD = {
 }
 
 
+@pytest.mark.long
 @every_scheduler
 def test_hard_workloads_give_the_serial_order(name: str) -> None:
     for kind in HARD.values():

@@ -93,6 +93,7 @@ def check_writes(db: Database, table: Table) -> None:
     assert not db.dead_letters()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted({*LOG, *OUTCOMES, *NOTIFY, *LOOKS}))
 @pytest.mark.parametrize("firings", ["here", "queue"])
 def test_role_without_a_function_writes(hardened: Hardened, name: str, firings: str) -> None:
@@ -117,6 +118,7 @@ def test_role_without_all_of_them_writes(hardened: Hardened) -> None:
         check_writes(db, rows_of(db))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("functions", [LOG, OUTCOMES])
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_commit_cut_off_is_never_told_wrongly(

@@ -49,6 +49,7 @@ def _all_there(db: Database) -> None:
         assert t.query(select(func.count()).select_from(db.metadata.tables["victims"])) == [(1,)]
 
 
+@pytest.mark.long
 def test_hostile_values_come_back_as_they_were(db: Database, notes: Table) -> None:
     def keep(t: Transaction) -> None:
         for value in HOSTILE:

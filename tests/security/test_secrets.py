@@ -159,6 +159,7 @@ def test_rows_are_in_no_log_and_no_traceback(
     assert SECRET not in told.text
 
 
+@pytest.mark.long
 def test_commands_show_no_password(plain_postgres_url: str, tmp_path: Path) -> None:
     wrong = make_url(plain_postgres_url).set(password=SECRET)
     url = wrong.render_as_string(hide_password=False)

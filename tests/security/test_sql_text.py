@@ -134,6 +134,7 @@ def _modules() -> Iterator[tuple[Path, str]]:
             yield path, path.relative_to(REPOSITORY).as_posix()
 
 
+@pytest.mark.long
 def test_what_is_put_into_sql_is_reviewed_and_nothing_else_is() -> None:
     found = {str(put) for path, name in _modules() for put in puts(path, name)}
     reviewed = {

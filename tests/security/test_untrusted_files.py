@@ -132,6 +132,7 @@ def test_settings_that_all_may_write_are_not_used(
     assert Settings.load().url is None  # it says nothing to us
 
 
+@pytest.mark.long
 def test_command_that_all_may_write_is_not_run(folder: Path) -> None:
     done = activedb("rules", "ls", made(folder / "job.py", JOB, 0o666), folder=folder)
     assert done.returncode == 2

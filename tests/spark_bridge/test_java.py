@@ -64,6 +64,7 @@ def test_java_home_without_java_is_named(tmp_path: Path, monkeypatch: pytest.Mon
         check_tools()
 
 
+@pytest.mark.long
 def test_java_missing_ends_a_feed_with_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "input").mkdir()
     script = f"""

@@ -186,6 +186,7 @@ def outcome(
         }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(30 * SCALE))
 def test_late_is_the_same_and_comes_at_the_same_time_matched_here_or_elsewhere(seed: int) -> None:
     of = drawn("late", seed)

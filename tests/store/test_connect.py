@@ -83,6 +83,7 @@ def test_connect_fresh_needs_a_schema_to_drop(database_url: str) -> None:
         adb.connect(database_url, fresh=True)
 
 
+@pytest.mark.long
 def test_connect_fresh_drops_the_schema_and_no_other(database_url: str) -> None:
     for schema, fresh in (("one", False), ("two", False), ("one", True)):
         with adb.connect(database_url, db_schema=schema, fresh=fresh) as db:

@@ -97,6 +97,7 @@ def test_server_started_by_two_processes_at_once_stops_with_the_last(server_fold
     assert server_processes(server_folder) == []
 
 
+@pytest.mark.long
 def test_server_started_and_stopped_by_processes_in_turn_never_fails(
     used_folder: Path, scale: int
 ) -> None:

@@ -70,6 +70,7 @@ def punctuation_us(
     return reached_us if before_us is None else max(before_us, reached_us)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(20))
 def test_producers_as_a_model_that_looks_at_all_batches(seed: int) -> None:
     of = drawn("marks", seed)

@@ -86,6 +86,7 @@ FIRING = (
 )
 
 
+@pytest.mark.long
 def test_firings_are_asserted_and_explained_in_memory_and_on_postgres(sub_run: SubRun) -> None:
     done = sub_run(FIRING, "-v")
     done.assert_outcomes(passed=6, failed=2)
@@ -196,6 +197,7 @@ REASONS = (
 )
 
 
+@pytest.mark.long
 def test_reasons_say_why_a_rule_has_not_fired(sub_run: SubRun) -> None:
     sub_run(REASONS).assert_outcomes(passed=6)
 
@@ -264,6 +266,7 @@ CRASHES = (
 )
 
 
+@pytest.mark.long
 def test_errors_and_deaths_happen_at_the_named_points(sub_run: SubRun) -> None:
     sub_run(CRASHES).assert_outcomes(passed=3)
 
@@ -285,6 +288,7 @@ SHARED = """
 """
 
 
+@pytest.mark.long
 def test_database_that_outlives_a_test_is_watched_for_that_test_alone(sub_run: SubRun) -> None:
     sub_run(SHARED).assert_outcomes(passed=2)
 
@@ -297,6 +301,7 @@ UNUSED = """
 """
 
 
+@pytest.mark.long
 def test_who_does_not_use_it_does_not_load_activedb(sub_run: SubRun) -> None:
     sub_run(UNUSED).assert_outcomes(passed=1)
 
@@ -312,6 +317,7 @@ WORKERS = """
 """
 
 
+@pytest.mark.long
 def test_each_worker_has_a_server_of_its_own(sub_run: SubRun, kept: Path) -> None:
     done = sub_run(WORKERS, "-p", "xdist", "-n", "1")
     done.assert_outcomes(passed=2)
@@ -319,6 +325,7 @@ def test_each_worker_has_a_server_of_its_own(sub_run: SubRun, kept: Path) -> Non
     assert not list(kept.glob("**/postmaster.pid")), "it has been stopped"
 
 
+@pytest.mark.long
 def test_own_server_is_used_and_left_empty(
     sub_run: SubRun, database_url: str, pytester: pytest.Pytester
 ) -> None:
@@ -347,6 +354,7 @@ def _scratch_schemas(url: str) -> list[Any]:
         engine.dispose()
 
 
+@pytest.mark.long
 def test_schemas_of_killed_sessions_are_dropped_by_the_next_one(
     database_url: str, tmp_path: Any
 ) -> None:

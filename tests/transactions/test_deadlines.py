@@ -174,6 +174,7 @@ def test_timeout_ends_a_statement_at_the_server(where: Place, bank: Bank) -> Non
     assert bank.committed() == {1: 11, 2: 20}
 
 
+@pytest.mark.long
 def test_timeout_of_a_child_leaves_the_statements_of_its_sibling_alone(
     where: Place, bank: Bank
 ) -> None:

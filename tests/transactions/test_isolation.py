@@ -351,6 +351,7 @@ def test_reader_of_an_absent_row_commits_beside_an_open_scan(bank: Bank) -> None
         scanner.result(PATIENCE_S)
 
 
+@pytest.mark.long
 def test_threads_that_move_money_keep_the_sum_and_lose_no_update(where: Place, scale: int) -> None:
     bank = open_bank(where.open(threads=4), {**dict.fromkeys(range(5), 100), 99: 0})
     accounts = bank.accounts

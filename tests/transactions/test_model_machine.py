@@ -275,6 +275,7 @@ def databases(postgres_url: str) -> Iterator[dict[str, tuple[adb.Database, list[
         yield opened
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "examples"), [("memory", 100), ("postgres", 40)])
 def test_blocks_of_transactions_agree_with_the_model(
     databases: dict[str, tuple[adb.Database, list[Table]]], kind: str, examples: int

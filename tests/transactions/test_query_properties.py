@@ -111,6 +111,7 @@ def shown(rows: Any) -> list[str]:
     return sorted(repr(tuple(row)) for row in rows)
 
 
+@pytest.mark.long
 def test_query_of_any_select_equals_the_select_over_plain_rows(
     where: Place, postgres_url: str, scale: int
 ) -> None:

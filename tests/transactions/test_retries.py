@@ -242,6 +242,7 @@ def test_pause_is_random_doubles_and_is_bounded(number: int, seed: int) -> None:
         assert len(set(drawn)) > 25
 
 
+@pytest.mark.long
 def test_same_seed_gives_the_same_pauses() -> None:
     settings = Settings(url="memory://")
     drawn = []

@@ -234,6 +234,7 @@ def test_query_for_update_of_more_than_rows_of_one_table_is_refused(desk: Desk, 
         t.update(desk.jobs, 1, state="mine")
 
 
+@pytest.mark.long
 def test_queue_of_jobs_with_many_workers_does_each_job_once(where: Place, scale: int) -> None:
     workers, count = 4, 20 * scale
     databases = [where.open(threads=8)]

@@ -145,6 +145,7 @@ def test_abort_takes_along_a_child_that_waits_for_a_lock(bank: Bank) -> None:
     assert bank.committed() == {1: 10, 2: 21}
 
 
+@pytest.mark.long
 def test_error_in_the_parent_takes_along_inferiors_at_every_depth(bank: Bank) -> None:
     started = threading.Event()
     states = []
@@ -508,6 +509,7 @@ def test_child_that_ends_the_program_aborts_all_and_lets_it_end(
     assert bank.committed() == {1: 10, 2: 20}
 
 
+@pytest.mark.long
 def test_interrupt_while_the_parent_waits_ends_the_children_first(bank: Bank) -> None:
     """As on Ctrl-C: whoever waits is told, and no child outlives its parent."""
     started = threading.Event()

@@ -140,6 +140,7 @@ class Line(RuleBasedStateMachine):
         assert not self.bank.db._forest.locks.snapshot().transactions
 
 
+@pytest.mark.long
 def test_state_of_every_transaction_of_a_line_is_that_of_the_lifecycle(scale: int) -> None:
     with place(None) as where:
         Line.bank = open_bank(where.open(), {1: 10})

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import networkx as nx
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete
@@ -177,6 +178,7 @@ def stands_behind(naive: NaiveWorkflow, batch: str) -> bool:
     return any(not each.is_compensated for each in naive.triggered(batch))
 
 
+@pytest.mark.long
 def test_overlapping_batches_that_are_compensated_and_forgotten_in_any_order() -> None:
     """A batch is used by several transactions, of which some are forgotten before others."""
     later = datetime.now(UTC) + timedelta(days=1)

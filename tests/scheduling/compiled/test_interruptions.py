@@ -124,6 +124,7 @@ STEPS: dict[str, Callable[[ColumnRun], Any]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("decision", "step"),
     [

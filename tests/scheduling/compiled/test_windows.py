@@ -67,6 +67,7 @@ def both(function: Callable[..., Any]) -> tuple[list[Any], list[Any], str | None
     return ours, theirs, run.not_compiled
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", MISUSED)
 def test_function_that_misuses_a_window_stays_in_python(how: str) -> None:
     ours, theirs, why = both(MISUSED[how])

@@ -36,6 +36,7 @@ def paper_stream() -> list[Occurrence]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SCHEDULERS)
 def test_paper_stream_in_every_order_of_arrival(name: str) -> None:
     for events in itertools.permutations(paper_stream()):

@@ -180,6 +180,7 @@ def is_free(place: At, live: dict[At, Wanted], wanted: Wanted, *, reads_block: b
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("granularity", ["table", "row"])
 @pytest.mark.parametrize("protocol", ["s2pl", "lwm"])
 @pytest.mark.parametrize("seed", range(25 * SCALE))

@@ -431,6 +431,7 @@ def comparable(outputs: list[Any]) -> list[Any]:
     ]  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(3 * SCALE))
 def test_every_scheduler_arrival_and_cut_gives_the_same(seed: int) -> None:
     def results(scheduler: Scheduler, cuts: int) -> tuple[Any, ...]:

@@ -60,6 +60,7 @@ def test_threads_on_all_kinds_of_workloads_give_the_serial_order(
     check(lambda: TPG(threads, decision), workload(p))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("explore", ["non-structured", "breadth-first", "depth-first"])
 @pytest.mark.parametrize("unit", ["operation", "group"])
 def test_long_chain_that_is_rolled_back_from_its_start_gives_the_serial_order(

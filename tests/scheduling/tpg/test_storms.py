@@ -53,6 +53,7 @@ def told(transactions: list[STransaction]) -> list[tuple[Any, ...]]:
     return [(o.results, o.reason) for o in outcomes if o is not None]
 
 
+@pytest.mark.long
 @every_decision
 @pytest.mark.parametrize("length", [100, 200])
 def test_storm_of_aborts_redoes_no_more_than_the_bound(decision: Decision, length: int) -> None:

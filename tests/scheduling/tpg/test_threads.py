@@ -126,6 +126,7 @@ def test_threads_have_ended_after_a_run() -> None:
     assert set(threading.enumerate()) <= before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("unit", ["operation", "group"])
 @pytest.mark.parametrize("explore", ["non-structured", "breadth-first", "depth-first"])
 def test_tpg_is_gone_after_a_run_without_the_garbage_collector(explore: Any, unit: Any) -> None:
