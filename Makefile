@@ -70,7 +70,7 @@ help: ## List these targets
 	@echo 'DEMO_ARGS="--events 5000"  options of activedb demo (--help lists them)'
 	@echo 'PYTEST_ARGS="-k lockmgr"   options of pytest'
 	@echo 'TEST_PROCESSES=4           run the tests in so many processes; else in 3'
-	@echo 'ACTIVEDB_TEST_LONG=0.5     the share of the long tests that make test runs; else 0.1'
+	@echo 'ACTIVEDB_TEST_LONG=0.5     the share of the long tests that make test runs; else 0.05'
 	@echo 'BENCH_ARGS=--json          options of the benchmark'
 
 demo: java $(STAMP) ## Run the hospital ward through Spark and rules into Postgres
@@ -79,7 +79,7 @@ demo: java $(STAMP) ## Run the hospital ward through Spark and rules into Postgr
 PYTEST = .venv/bin/python -m pytest -n $(TEST_PROCESSES) --dist worksteal $(PYTEST_ARGS)
 
 # Of the tests that take long each run draws some.
-test: export ACTIVEDB_TEST_LONG ?= 0.1
+test: export ACTIVEDB_TEST_LONG ?= 0.05
 test: java lint ## Check style, types and imports, then run the tests, and some of those that take long
 	$(PYTEST)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from activedb.events._accuracy import AccuracyInterval
 from activedb.events._combination import Combination
@@ -42,6 +42,14 @@ Decision = tuple[Occurrence, bool]
 """A match that was chosen, or was not, by who knows."""
 
 
+class _Made(NamedTuple):
+    """What is made in a world; whether it is right that it is, and whether that is all."""
+
+    found: set[Identity]
+    proves: bool = True
+    refutes: bool = True
+
+
 @dataclass
 class Witnesses:
     """The worlds of some events.
@@ -74,7 +82,7 @@ class Witnesses:
     def __post_init__(self) -> None:
         self._random = Random(0)  # noqa: S311  # the same in a replay
         self._numbers = {id(o): number for number, o in enumerate(self.events)}
-        self._known: dict[Times, tuple[set[Identity], bool] | None] = {}
+        self._known: dict[Times, _Made | None] = {}
 
     def prove(self, match: Occurrence) -> bool:
         """Return whether a world was found in which a match is made."""
@@ -88,14 +96,14 @@ class Witnesses:
         if len(self.events) > _EVENTS_MAX:
             return False
         wanted = self._identity(match)
-        return any(wanted in found for found, _ in self._made(self._likely(match)))
+        return any(wanted in made.found and made.proves for made in self._made(self._likely(match)))
 
     def _refute(self, match: Occurrence) -> bool:
         if len(self.events) > _EVENTS_MAX:
             return False
         wanted = self._identity(match)
         worlds = self._drawn if self._all is None else self._all
-        return any(is_known and wanted not in found for found, is_known in self._made(worlds))
+        return any(wanted not in made.found and made.refutes for made in self._made(worlds))
 
     def _with(self, match: Occurrence) -> Witnesses:
         """The worlds of the events of a match, too: some of them may not be kept any more."""
@@ -191,22 +199,22 @@ class Witnesses:
 
     # -- what is made in them ------------------------------------------------------------------
 
-    def _made(self, worlds: Iterable[Times]) -> Iterator[tuple[set[Identity], bool]]:
-        """Yield what is made in each, and whether all of it is known."""
+    def _made(self, worlds: Iterable[Times]) -> Iterator[_Made]:
+        """Yield what is made in each."""
         wanted = [(self._identity(o), is_made) for o, is_made in self.decisions]
         for times in worlds:
             if times not in self._known:
                 self._known[times] = self._made_in(times)
             known = self._known[times]
             if known is None:
-                yield set(), True
-            elif all((identity in known[0]) is is_made for identity, is_made in wanted):
+                yield _Made(set())
+            elif all((identity in known.found) is is_made for identity, is_made in wanted):
                 yield known
 
-    def _made_in(self, times: Times) -> tuple[set[Identity], bool] | None:
-        """Return what is made if the events happened at these times, and whether that is all.
+    def _made_in(self, times: Sequence[int]) -> _Made | None:
+        """Return what is made if the events happened at these times.
 
-        It is not all where there is too much, or where a predicate raises.
+        That is not all where there is too much, or where a predicate raises.
 
         Events of one moment that a local clock orders are moved apart. Where they cannot be, they
         have no exact times: then what is made for certain is known, and not all. None: nothing is
@@ -220,10 +228,12 @@ class Witnesses:
             and (precedes(events[a], events[b]) or precedes(events[b], events[a]))
             for number in (a, b)
         }
+        is_split = False
         if ordered:
             apart = self._apart(times)
             if apart is not None:
-                times, until_us, ordered = apart[:-1], apart[-1], set()
+                (*times, until_us), is_split = apart
+                ordered = set()
             elif not self.is_sound:
                 return None
         steps = sorted(range(len(events)), key=lambda number: (times[number], number))
@@ -246,30 +256,33 @@ class Witnesses:
                 found += detector.feed(o, None, [x for x in later if not precedes(o, x)])
             found += detector.advance(until_us)
         except Exception:
-            return set(), False
-        is_known = not ordered and not detector.truncated
-        return {_identity(match, originals) for match in found}, is_known
+            return _Made(set(), refutes=False)
+        return _Made(
+            {_identity(match, originals) for match in found},
+            proves=not is_split,
+            refutes=not ordered and not detector.truncated,
+        )
 
-    def _apart(self, times: Times) -> Times | None:
+    def _apart(self, times: Sequence[int]) -> tuple[Times, bool] | None:
         """Return times, and an end, at which time alone orders what a local clock orders.
 
-        What is timed from one moment falls due at one, in one step, in which all that is due is
-        chosen among. So nothing may be moved away from it; nor, if something further is made of
-        what falls due, what happens at that moment.
+        And whether what falls due in one step does so in several then, which may make other
+        matches. If something further is made of what falls due, nothing else may happen in that
+        microsecond: None.
         """
         if self._durations_us is None:
             return None
         durations_us, told = self._durations_us, (*times, self.until_us)
         moved = moved_apart(told, self.events, durations_us)
         if moved is None or not self._timed:
-            return moved
+            return None if moved is None else (moved, False)
         keys = frozenset[tuple[str, str]]().union(*map(_begins, self._timed))
         begun = {(times[n], moved[n]) for n, o in enumerate(self.events) if o.key in keys}
-        if len({us for us, _ in begun}) < len(begun):
-            return None
+        is_split = len({us for us, _ in begun}) < len(begun)
         exactly = frozenset(durations_us)
-        is_last = self._timed == [self.expression]
-        if not is_last and any(abs(a - b) in exactly for a, b in combinations(told, 2)):
+        if self._timed != [self.expression] and (
+            is_split or any(abs(a - b) in exactly for a, b in combinations(told, 2))
+        ):
             return None
         # What has ended by then has still.
         until_us = moved[-1] + max((is_us - us for us, is_us in begun), default=0)
@@ -279,7 +292,7 @@ class Witnesses:
             for duration_us in durations_us
         ):
             return None
-        return (*moved[:-1], until_us)
+        return (*moved[:-1], until_us), is_split
 
     def _identity(self, match: Occurrence) -> Identity:
         return _identity(match, {id(o): o for o in self.events})
@@ -308,7 +321,9 @@ def leaves(o: Occurrence) -> Iterator[Occurrence]:
         yield from leaves(part)
 
 
-def _in_local_order(steps: list[int], times: Times, events: Sequence[Occurrence]) -> list[int]:
+def _in_local_order(
+    steps: list[int], times: Sequence[int], events: Sequence[Occurrence]
+) -> list[int]:
     """Return the events of each moment such that none comes before one that precedes it."""
     left, found = list(steps), list[int]()
     while left:
