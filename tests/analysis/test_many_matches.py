@@ -23,6 +23,8 @@ from activedb.events import (
 from activedb.rules import Rule
 from tests.analysis.test_findings import rule
 
+pytestmark = pytest.mark.long
+
 A, B, C, D = (event(name) for name in "ABCD")
 RUN = seq(A, many(B), C).within(1_000)
 ROW = seq(A, B, C)

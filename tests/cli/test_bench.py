@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from sqlalchemy import create_engine, text
 
 from tests.cli.calling import Caller
+
+pytestmark = pytest.mark.long
 
 
 def test_bench_measures_and_leaves_nothing_behind(call: Caller, database_url: str) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from sqlalchemy import Column, Integer, Table, Text, select
 
 import activedb as adb
 from activedb.events import AccuracyInterval
 from tests.cli.calling import Caller, Said
 from tests.databases import until
+
+pytestmark = pytest.mark.long
 
 
 def stamp(node: str, low_us: int, high_us: int) -> AccuracyInterval:

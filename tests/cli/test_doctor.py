@@ -18,6 +18,8 @@ from activedb.cli._findings import Finding
 from activedb.store import ServerFacts, server_facts
 from tests.cli.calling import Caller, Said
 
+pytestmark = pytest.mark.long
+
 
 def findings(said: Said) -> dict[str, dict[str, Any]]:
     return {each["what"]: each for each in said.json["findings"]}
@@ -47,7 +49,6 @@ def test_doctor_on_a_good_server_finds_no_problem(call: Caller, database_url: st
     assert "no problems" in shown.out.splitlines()[-1]
 
 
-@pytest.mark.long
 def test_doctor_changes_nothing(call: Caller, database_url: str, tmp_path: Path) -> None:
     said = findings(call("doctor", "--json", "--url", database_url))
     assert said["tables"]["verdict"] == "note"
@@ -100,7 +101,6 @@ def test_folder_that_cannot_be_looked_at_is_a_finding(
     assert findings(call("doctor", "--json", "--url", "memory://"))["disk"]["found"]
 
 
-@pytest.mark.long
 def test_role_without_rights_is_told_what_it_lacks(call: Caller, database_url: str) -> None:
     role = f"poor_{os.getpid()}"
     engine = create_engine(database_url, isolation_level="AUTOCOMMIT")

@@ -12,6 +12,8 @@ import activedb as adb
 from tests.cli.calling import Caller
 from tests.store.test_migrations import described
 
+pytestmark = pytest.mark.long
+
 
 def test_migrate_checks_then_applies_then_has_nothing_to_do(
     call: Caller, database_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -7,6 +7,7 @@ import threading
 from datetime import datetime
 from pathlib import Path
 
+import pytest
 from sqlalchemy import Column, Integer, Table, create_engine, text
 
 import activedb as adb
@@ -14,6 +15,8 @@ from activedb.store import read_overview
 from tests.cli.calling import Caller
 from tests.databases import PATIENCE_S
 from tests.monitor.test_undecided import EXPECTED, one_of_each
+
+pytestmark = pytest.mark.long
 
 
 def test_status_tells_streams_rules_pending_letters_and_leases(

@@ -14,6 +14,8 @@ from activedb.errors import BadEvent, PatternError
 from activedb.events import Detector, Expression, Occurrence, event, many, occurrence, query, seq
 from activedb.events.terms import attr, part
 
+pytestmark = pytest.mark.long
+
 A, B, C, N = (event(name) for name in "ABCN")
 
 
@@ -36,7 +38,6 @@ def shown(matches: list[Occurrence]) -> list[str]:
     ]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("expression", "events", "expected"),
     [
@@ -250,7 +251,6 @@ RUNS = [
 ]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("pattern", "context"),
     [

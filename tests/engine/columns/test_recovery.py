@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from activedb.engine.columns import ColumnEvents
     from tests.databases import Place
 
+pytestmark = pytest.mark.long
+
 PLACES = (("inside flush", 3), ("after commit", 4))
 AB = adb.seq(adb.event("A"), adb.event("B"))
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from tests.databases import Place
     from tests.engine.programs.column_bank import ColumnBank, OpenBank, Row
 
+pytestmark = pytest.mark.long
+
 SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
 QUICK = settings(
     max_examples=15 * SCALE,

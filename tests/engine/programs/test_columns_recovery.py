@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from tests.databases import Place
     from tests.engine.programs.column_bank import Row
 
+pytestmark = pytest.mark.long
+
 PLACES = (
     ("inside flush", 4),
     ("before commit", 4),

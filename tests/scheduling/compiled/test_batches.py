@@ -10,6 +10,8 @@ from activedb.errors import BadEvent
 from activedb.scheduling import Program, SharedTable
 from activedb.scheduling.compiled import ColumnRun, EventBatch
 
+pytestmark = pytest.mark.long
+
 
 def counters() -> Program:
     table = SharedTable("counters", initial=0, size=4)

@@ -18,6 +18,8 @@ import activedb.scheduling.compiled
 from activedb.scheduling import Access, At, Program, SharedTable
 from activedb.scheduling.compiled import ColumnRun, EventBatch, _log
 
+pytestmark = pytest.mark.long
+
 PLACE = str(Path(activedb.scheduling.compiled.__file__).parent)
 
 
@@ -124,7 +126,6 @@ STEPS: dict[str, Callable[[ColumnRun], Any]] = {
 }
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("decision", "step"),
     [

@@ -12,6 +12,8 @@ from tests.scheduling.comparison import SCALE
 from .shapes import LEDGER, WINDOWED
 from .twins import compare, events_of
 
+pytestmark = pytest.mark.long
+
 SHAPES = {"ledger": (LEDGER, ("from", "to")), "windowed": (WINDOWED, ("key", "other"))}
 
 

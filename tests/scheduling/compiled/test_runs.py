@@ -18,6 +18,8 @@ from activedb.scheduling.compiled import ColumnRun, ColumnState, EventBatch, sup
 from .shapes import LEDGER, WINDOWED
 from .twins import Event, batch_of, compare, events_of
 
+pytestmark = pytest.mark.long
+
 
 @cache
 def one_table(function: Any, **table: Any) -> Program:
@@ -128,7 +130,6 @@ def test_changes_are_what_was_written_since_the_last_settlement() -> None:
     assert run.state.newest(table) == {0: 1.0, 2: 3.0}
 
 
-@pytest.mark.long
 def test_parameter_that_is_a_key_for_one_type_may_be_an_argument_for_another() -> None:
     table = SharedTable("values", initial=4, size=4)
     program = Program("two", [table])
@@ -272,7 +273,6 @@ def test_functions_that_would_give_something_else_stay_in_python(
     assert run.state.newest(table) == python.state.newest(other)
 
 
-@pytest.mark.long
 def test_function_that_multiplies_whole_numbers_in_a_loop_stays_in_python() -> None:
     run = run_one(with_products, np.array([3, 4]))
     assert "multiplies whole numbers in a loop" in str(run.not_compiled)
@@ -302,7 +302,6 @@ def product(value: float, x: float) -> float:
     return float(int(x) * 1000 % 997)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("function", [remainder, rounded, root, product])
 def test_numbers_that_have_no_place_in_64_bits_are_those_of_python(function: Any) -> None:
     whole: list[Any] = [2**31 + 11, 2**40 + 1, -(2**53) + 1, 77]

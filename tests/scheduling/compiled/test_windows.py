@@ -14,6 +14,8 @@ from activedb.events import occurrence
 from activedb.scheduling import Program, ProgramRun, SerialOrder, SharedTable
 from activedb.scheduling.compiled import ColumnRun, EventBatch
 
+pytestmark = pytest.mark.long
+
 
 def _changed(value: float, window: Any, x: float) -> float:
     window[0] = 99.0
@@ -67,7 +69,6 @@ def both(function: Callable[..., Any]) -> tuple[list[Any], list[Any], str | None
     return ours, theirs, run.not_compiled
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("how", MISUSED)
 def test_function_that_misuses_a_window_stays_in_python(how: str) -> None:
     ours, theirs, why = both(MISUSED[how])
