@@ -28,8 +28,6 @@ _SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
 _SHARE = float(os.environ.get("ACTIVEDB_TEST_LONG", "1"))
 _SEED = os.environ.setdefault("ACTIVEDB_TEST_SEED", str(random.randrange(2**32)))
 _REPOSITORY = Path(__file__).resolve().parent.parent
-_MANY = 12  # tests with Spark that are worth an archive of its classes
-_CLASSES = pytest.StashKey[Path | None]()
 
 hypothesis.settings.register_profile(
     "activedb",
@@ -56,7 +54,7 @@ def pytest_report_header() -> str:
 
 
 def _is_drawn(item: pytest.Item) -> bool:
-    """Whether a test is to run: of the long ones a share, drawn anew each time."""
+    """Whether this run includes a test: every short one, and a random share of the long ones."""
     is_long = any(item.get_closest_marker(name) for name in ("long", "spark", "crash"))
     if is_long or getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
         return random.Random(f"{_SEED} {item.nodeid}").random() < _SHARE
@@ -65,9 +63,11 @@ def _is_drawn(item: pytest.Item) -> bool:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Draw the long tests, let none hang for ever; mix them if asked to, by module."""
-    given, items[:] = list(items), [item for item in items if _is_drawn(item)]
-    if len(items) < len(given):
-        config.hook.pytest_deselected(items=[item for item in given if not _is_drawn(item)])
+    left_out = [item for item in items if not _is_drawn(item)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        gone = set(left_out)
+        items[:] = [item for item in items if item not in gone]
     for item in items:
         item.add_marker(pytest.mark.timeout(TEST_S))
     if os.environ.get("ACTIVEDB_TEST_ORDER") == "random":
@@ -96,28 +96,6 @@ class _Failures:
             self._terminal.line("")
             self._terminal.write_sep("_", f"{report.nodeid} ({report.when})", red=True)
             self._terminal.write_line(report.longreprtext)
-
-
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Before the first of many tests with Spark, have its JVMs share their classes."""
-    if item.get_closest_marker("spark") is None or _CLASSES in item.config.stash:
-        return
-    of_spark = (each for each in item.session.items if each.get_closest_marker("spark"))
-    archive: Path | None = None
-    if len(list(of_spark)) >= _MANY:
-        from tests.java_classes import archive_for
-
-        base: Path = item.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
-        shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-        archive = archive_for(shared / "spark-classes")
-    item.config.stash[_CLASSES] = archive
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Remove what is large; a JVM that misses it starts without."""
-    archive = session.config.stash.get(_CLASSES, None)
-    if archive is not None:
-        archive.unlink(missing_ok=True)
 
 
 @pytest.fixture(autouse=True)

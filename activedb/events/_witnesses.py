@@ -43,7 +43,16 @@ Decision = tuple[Occurrence, bool]
 
 
 class _Made(NamedTuple):
-    """What is made in a world; whether it is right that it is, and whether that is all."""
+    """The matches of a world.
+
+    Attributes
+    ----------
+    found : set of Identity
+    proves : bool
+        Whether a match that is found is made in a world of the events.
+    refutes : bool
+        Whether a match that is not found is missing in a world of the events.
+    """
 
     found: set[Identity]
     proves: bool = True
@@ -154,7 +163,7 @@ class Witnesses:
 
     @cached_property
     def _timed(self) -> list[Expression]:
-        """What time completes, of the expression and all that it is made of."""
+        """The expression and its parts, as far as time completes them."""
         return [each for each in walk(self.expression) if is_timed(each)]
 
     @cached_property
@@ -266,16 +275,18 @@ class Witnesses:
     def _apart(self, times: Sequence[int]) -> tuple[Times, bool] | None:
         """Return times, and an end, at which time alone orders what a local clock orders.
 
-        And whether what falls due in one step does so in several then, which may make other
-        matches. If something further is made of what falls due, nothing else may happen in that
-        microsecond: None.
+        The flag says whether what falls due in one step does so in several at these times, which
+        may make other matches. None: there are no such times, or a part that time completes
+        falls due in the microsecond of something else, which moving would put in order.
         """
         if self._durations_us is None:
             return None
         durations_us, told = self._durations_us, (*times, self.until_us)
         moved = moved_apart(told, self.events, durations_us)
-        if moved is None or not self._timed:
-            return None if moved is None else (moved, False)
+        if moved is None:
+            return None
+        if not self._timed:
+            return moved, False
         keys = frozenset[tuple[str, str]]().union(*map(_begins, self._timed))
         begun = {(times[n], moved[n]) for n, o in enumerate(self.events) if o.key in keys}
         is_split = len({us for us, _ in begun}) < len(begun)
@@ -284,7 +295,7 @@ class Witnesses:
             is_split or any(abs(a - b) in exactly for a, b in combinations(told, 2))
         ):
             return None
-        # What has ended by then has still.
+        # Windows that have ended by the given end must have ended by the new one.
         until_us = moved[-1] + max((is_us - us for us, is_us in begun), default=0)
         if any(
             (self.until_us - us >= duration_us) != (until_us - is_us >= duration_us)
@@ -299,7 +310,7 @@ class Witnesses:
 
 
 def _begins(timed: Expression) -> frozenset[tuple[str, str]]:
-    """The events with one of which time begins to run for something that it completes."""
+    """The events with which the window or delay of a timed expression may begin."""
     if isinstance(timed, TimedOut):
         timed = timed.sequence
     if not isinstance(timed, Sequence_):

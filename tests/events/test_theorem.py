@@ -176,7 +176,7 @@ def _skeleton(expression: Expression) -> list[str]:
 
 
 CASES = SCALE
-"""Of each variant of an operator; each run draws others."""
+"""How many cases of each variant of an operator a run draws."""
 
 
 @cache
