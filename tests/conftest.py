@@ -6,9 +6,12 @@ without the store and its libraries.
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import signal
+import time
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +28,8 @@ if TYPE_CHECKING:
     from tests.databases import Place
 
 _SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
-_SHARE = float(os.environ.get("ACTIVEDB_TEST_LONG", "1"))
+_UNTIL_S = float(os.environ.get("ACTIVEDB_TEST_UNTIL", "inf"))  # since 1970
+_TIME_IS_UP = "time is up"
 _SEED = os.environ.setdefault("ACTIVEDB_TEST_SEED", str(random.randrange(2**32)))
 _REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -45,36 +49,50 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def pytest_report_header() -> str:
     """Say with which seed the same random programs are run again, here and by child processes."""
-    share = (
-        ""
-        if _SHARE == 1
-        else f" ACTIVEDB_TEST_LONG={_SHARE:g} of the long ones (make test-all: all)"
+    until = f", until {datetime.fromtimestamp(_UNTIL_S):%X}" if math.isfinite(_UNTIL_S) else ""
+    return f"ACTIVEDB_TEST_SEED={_SEED}{until}"
+
+
+def _is_long(item: pytest.Item) -> bool:
+    return any(item.get_closest_marker(name) for name in ("long", "spark", "crash")) or getattr(
+        getattr(item, "obj", None), "is_hypothesis_test", False
     )
-    return f"ACTIVEDB_TEST_SEED={_SEED}{share}"
 
 
-def _is_drawn(item: pytest.Item) -> bool:
-    """Whether this run includes a test: every short one, and a random share of the long ones."""
-    is_long = any(item.get_closest_marker(name) for name in ("long", "spark", "crash"))
-    if is_long or getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
-        return random.Random(f"{_SEED} {item.nodeid}").random() < _SHARE
-    return True
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Draw the long tests, let none hang for ever; mix them if asked to, by module."""
-    left_out = [item for item in items if not _is_drawn(item)]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        gone = set(left_out)
-        items[:] = [item for item in items if item not in gone]
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let no test hang for ever; long ones come last, by module, mixed; all are if asked to."""
     for item in items:
         item.add_marker(pytest.mark.timeout(TEST_S))
+    chance = random.Random(_SEED)
+    places = {item.path: chance.random() for item in items}
     if os.environ.get("ACTIVEDB_TEST_ORDER") == "random":
-        chance = random.Random(_SEED)
-        places = {item.path: chance.random() for item in items}
         chance.shuffle(items)
         items.sort(key=lambda item: places[item.path])
+    short = [item for item in items if not _is_long(item)]
+    long = sorted(filter(_is_long, items), key=lambda item: places[item.path])
+    # With --dist worksteal each process begins with one part of the list.
+    parts = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    items[:] = [
+        item
+        for n in range(parts)
+        for kind in (short, long)
+        for item in kind[len(kind) * n // parts : len(kind) * (n + 1) // parts]
+    ]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Begin no test once time is up."""
+    if time.time() > _UNTIL_S:
+        pytest.skip(_TIME_IS_UP)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many were not run."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    left = sum(_TIME_IS_UP in str(report.longrepr) for report in skipped)
+    if left:
+        terminalreporter.write_line(f"{left} tests were not run: {_TIME_IS_UP} (make test-all)")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import create_engine, make_url, text
 
@@ -64,12 +64,8 @@ def plain_server(*settings: str) -> Iterator[str]:
     The system's own programs are preferred to those of the embedded server. Each of `settings` is
     one of its configuration, ``name=value``.
     """
-    with _new_server() as (account, programs, folder, password):
-        port = _start(account, folder, programs, settings)
-        try:
-            yield f"postgresql+psycopg://tester:{password}@127.0.0.1:{port}/postgres"
-        finally:
-            _run(account, folder, programs / "pg_ctl", "stop", "-D", "data", "-m", "fast", "-w")
+    with _new_server() as new, _running(new, *settings) as url:
+        yield url
 
 
 @contextlib.contextmanager
@@ -78,37 +74,54 @@ def recovering_server() -> Iterator[tuple[str, Callable[[], None]]]:
 
     It is a standby that may not be read, until it is promoted.
     """
-    with _new_server() as (account, programs, folder, password):
-        signal = folder / "data" / "standby.signal"
+    with _new_server() as new:
+        signal = new.folder / "data" / "standby.signal"
         signal.touch()
-        os.chown(signal, account.uid, account.gid)
-        control = programs / "pg_ctl"
-        port = _start(account, folder, programs, ("hot_standby=off",))
-        try:
-            yield (
-                f"postgresql+psycopg://tester:{password}@127.0.0.1:{port}/postgres",
-                lambda: _run(account, folder, control, "promote", "-D", "data", "-w"),
-            )
-        finally:
-            _run(account, folder, control, "stop", "-D", "data", "-m", "immediate", "-w")
+        os.chown(signal, new.account.uid, new.account.gid)
+        with _running(new, "hot_standby=off") as url:
+            yield url, lambda: _run(new, "pg_ctl", "promote", "-D", "data", "-w")
+
+
+class _New(NamedTuple):
+    """A server to be started: who runs its programs, where, and the password of ``tester``."""
+
+    account: Account
+    programs: Path
+    folder: Path
+    password: str
 
 
 @contextlib.contextmanager
-def _new_server() -> Iterator[tuple[Account, Path, Path, str]]:
-    """Yield account, programs, folder and the password of ``tester`` of a server to be started."""
+def _new_server() -> Iterator[_New]:
     account = server_account()
     programs = _system_programs() or postgres_programs(account)
-    password = secrets.token_hex(8)
     with temporary_folder() as folder:
+        new = _New(account, programs, folder, secrets.token_hex(8))
         os.chown(folder, account.uid, account.gid)
         secret = folder / "password"
-        secret.write_text(f"{password}\n")
+        secret.write_text(f"{new.password}\n")
         secret.chmod(0o644)  # of a server that lives for one test run
         _run(
-            *(account, folder, programs / "initdb", "-D", "data", "-U", "tester", "-E", "UTF8"),
-            *("--locale=C", "--auth=scram-sha-256", "--pwfile=password", "--no-sync"),
+            *(new, "initdb", "-D", "data", "-U", "tester", "-E", "UTF8", "--locale=C"),
+            *("--auth=scram-sha-256", "--pwfile=password", "--no-sync"),
         )
-        yield account, programs, folder, password
+        yield new
+
+
+@contextlib.contextmanager
+def _running(new: _New, *settings: str) -> Iterator[str]:
+    """Yield the URL of a server that runs until the end of the block, or of this process."""
+    stop = [new.programs / "pg_ctl", "stop", "-D", "data", "-m", "immediate", "-w"]
+    guard = subprocess.Popen(
+        ["sh", "-c", 'read -r end; exec "$@"', "sh", *stop],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        **_as(new),
+    )
+    with guard:  # closes the pipe, and waits
+        port = _start(new, settings)
+        yield f"postgresql+psycopg://tester:{new.password}@127.0.0.1:{port}/postgres"
 
 
 @contextlib.contextmanager
@@ -143,7 +156,7 @@ def _system_programs() -> Path | None:
     return found[max(found)] if found else None
 
 
-def _start(account: Account, folder: Path, programs: Path, settings: tuple[str, ...]) -> int:
+def _start(new: _New, settings: tuple[str, ...]) -> int:
     """Start the server on a free port; another one when somebody took it in between."""
     attempts = 3
     for attempt in range(attempts):
@@ -154,8 +167,8 @@ def _start(account: Account, folder: Path, programs: Path, settings: tuple[str, 
         options += "".join(f" -c {setting}" for setting in settings)
         try:
             _run(
-                *(account, folder, programs / "pg_ctl", "start", "-D", "data", "-l", "server.log"),
-                *("-o", options, "-w", "-t", str(round(PATIENCE_S))),
+                *(new, "pg_ctl", "start", "-D", "data", "-l", "server.log", "-o", options),
+                *("-w", "-t", str(round(PATIENCE_S))),
             )
         except subprocess.CalledProcessError:
             if attempt == attempts - 1:
@@ -165,17 +178,25 @@ def _start(account: Account, folder: Path, programs: Path, settings: tuple[str, 
     return port
 
 
-def _run(account: Account, folder: Path, program: Path, *arguments: str) -> None:
+def _run(new: _New, program: str, *arguments: str) -> None:
     subprocess.run(
-        [program, *arguments],
-        cwd=folder,
-        env={"LC_ALL": "C", "PATH": os.defpath},
+        [new.programs / program, *arguments],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         check=True,
         timeout=PATIENCE_S,
-        start_new_session=True,
-        user=account.uid if account.switch else None,
-        group=account.gid if account.switch else None,
-        extra_groups=[] if account.switch else None,
+        **_as(new),
     )
+
+
+def _as(new: _New) -> dict[str, Any]:
+    """Where, and as whom, the programs run; Ctrl-C does not reach them."""
+    switch = new.account.switch
+    return {
+        "cwd": new.folder,
+        "env": {"LC_ALL": "C", "PATH": os.defpath},
+        "start_new_session": True,
+        "user": new.account.uid if switch else None,
+        "group": new.account.gid if switch else None,
+        "extra_groups": [] if switch else None,
+    }

@@ -45,7 +45,7 @@ def _run(
     """Run Python in an environment that says whether to compile, and where to import from first."""
     ours = (
         "ACTIVEDB_COMPILE",
-        "ACTIVEDB_TEST_LONG",
+        "ACTIVEDB_TEST_UNTIL",
         "ACTIVEDB_TEST_SCALE",
         "PYTHONPATH",
         "PYTEST_ADDOPTS",

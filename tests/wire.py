@@ -1,4 +1,4 @@
-"""TCP between clients and a Postgres server, message by message: to be cut, or to swallow all."""
+"""Between clients and a Postgres server, message by message: to be cut, or to swallow all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.databases import in_thread
 from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _BYTES_MAX = 1 << 16
 _LENGTH = struct.Struct("!I")
@@ -22,12 +22,18 @@ _NEGOTIATIONS = {80877103, 80877104}  # for TLS and GSSAPI: another start follow
 _ANSWERED = b"QS"  # after these the server says that it is ready
 _READY = b"Z\0\0\0\x05"
 _COPY_IN = b"G\0\0\0"  # what COPY is answered with: the server waits for rows
+_WRITES = (b"INSERT", b"UPDATE", b"DELETE", b"MERGE", b"COPY", b"TRUNCATE")
 
 When = Literal["before", "after"]
 
 
 class Wire:
-    """Hands on what clients and a server say to each other over TCP on the loopback.
+    """Hands on what clients, over TCP on the loopback, and a server say to each other.
+
+    Parameters
+    ----------
+    server_url : str
+        The server listens on TCP or on a Unix socket.
 
     Attributes
     ----------
@@ -41,6 +47,10 @@ class Wire:
         Whether that one is cut off before the server gets it, or before its answer is heard.
     cuts : int
         How many connections have been cut.
+    on_cut : callable
+        Called at each cut, before the client can notice.
+    is_down : bool
+        Whether nobody is let through any more.
     swallows : bool
         Whether nothing is handed on any more, either way, while all stay connected.
     """
@@ -48,9 +58,15 @@ class Wire:
     def __init__(self, server_url: str, *, port: int = 0):
         self.server_url = server_url
         url = make_url(server_url)
-        assert url.host is not None
-        assert url.port is not None
-        self._server = (url.host, url.port)
+        socket_folder = url.query.get("host")
+        self._server: str | tuple[str, int]
+        if socket_folder:
+            self._server = f"{socket_folder}/.s.PGSQL.{url.query.get('port', 5432)}"
+            url = url.difference_update_query(["host", "port"])
+        else:
+            assert url.host is not None
+            assert url.port is not None
+            self._server = (url.host, url.port)
         self._listener = socket.create_server(("127.0.0.1", port))
         port = self._listener.getsockname()[1]
         self.url = url.set(host="127.0.0.1", port=port).render_as_string(hide_password=False)
@@ -58,7 +74,10 @@ class Wire:
         self.cut_at: int | None = None
         self.when: When = "before"
         self.cuts = 0
+        self.on_cut: Callable[[], object] = lambda: None
+        self.is_down = False
         self._is_commit_cut = False
+        self._clients: set[socket.socket] = set()
         self._latch = threading.Lock()
         self._flows = threading.Event()
         self._flows.set()
@@ -80,10 +99,19 @@ class Wire:
             self.cut_at, self.when, self.cuts = cut_at, when, 0
 
     def cut_commit(self, when: When) -> None:
-        """Cut the connection on which the next COMMIT comes, there; only once."""
+        """Cut the connection on which the next COMMIT of something written comes, there; only once.
+
+        Others look at the server meanwhile, and commit what they have read.
+        """
         with self._latch:
             self.when, self.cuts = when, 0
             self._is_commit_cut = True
+
+    def take_down(self) -> None:
+        """Let nobody through any more, and cut all who are."""
+        self.is_down = True
+        for client in list(self._clients):
+            _end(client)
 
     def close(self) -> None:
         self._is_closed = True
@@ -101,13 +129,17 @@ class Wire:
                 client, _ = self._listener.accept()
             except OSError:
                 break
-            server = socket.socket()
+            family = socket.AF_UNIX if isinstance(self._server, str) else socket.AF_INET
+            server = socket.socket(family)
             try:
+                if self.is_down:
+                    raise ConnectionRefusedError
                 server.connect(self._server)
             except OSError:
                 client.close()
                 server.close()
                 continue
+            self._clients.add(client)
             ends += [client, server]
             links.append(in_thread(self._link, client, server))
         for end in ends:
@@ -134,46 +166,56 @@ class Wire:
                 message, waiting = waiting[:size], waiting[size:]
                 if not is_started:
                     is_started = _LENGTH.unpack(message[4:8])[0] not in _NEGOTIATIONS
-                is_last = self._is_last(link, message)
-                if is_last and self.when == "before":
-                    link.server.sendall(passed)
-                    return
-                if is_last:
-                    link.is_deaf.set()
-                    link.server.sendall(passed + message)
-                    link.answered.wait(PATIENCE_S)
+                if self._is_last(link, message):
+                    self._cut(link, passed, message)
                     return
                 passed += message
             link.server.sendall(passed)
+
+    def _cut(self, link: _Link, passed: bytes, message: bytes) -> None:
+        try:
+            if self.when == "before":
+                link.server.sendall(passed)
+            else:
+                link.is_deaf.set()
+                link.server.sendall(passed + message)
+                assert link.answered.wait(PATIENCE_S), "the server has not answered"
+            self.on_cut()
+        finally:
+            link.is_cut.set()
 
     def _down(self, link: _Link) -> None:
         """From the server to the client."""
         tail = b""
         with _ending(link.client, link.server):
-            while said := link.server.recv(_BYTES_MAX):
-                self._flows.wait()
-                if not link.is_deaf.is_set():
-                    link.client.sendall(said)
-                    continue
-                tail = tail[-len(_READY) :] + said
-                if _READY in tail or _COPY_IN in tail:
-                    link.answered.set()
-        link.answered.set()
+            try:
+                while said := link.server.recv(_BYTES_MAX):
+                    self._flows.wait()
+                    if not link.is_deaf.is_set():
+                        link.client.sendall(said)
+                        continue
+                    tail = tail[-len(_READY) :] + said
+                    if _READY in tail or _COPY_IN in tail:
+                        link.answered.set()
+            finally:
+                link.answered.set()
+                if link.is_last:  # what was done at the cut, to the server too, comes first
+                    link.is_cut.wait(PATIENCE_S)
 
     def _is_last(self, link: _Link, message: bytes) -> bool:
         """Count a message; whether it is the one to cut at."""
         with self._latch:
             number = len(self.sent)
             self.sent.append(message[:60].decode("latin-1"))
-            is_it = number == self.cut_at
-            if link.is_commit(message) and self._is_commit_cut:
+            link.is_last = number == self.cut_at
+            if link.commits_writes(message) and self._is_commit_cut:
                 link.is_committing = True
             if link.is_committing and (self.when == "before" or message[:1] in _ANSWERED):
-                self._is_commit_cut, is_it = False, True
-            if not is_it or (self.when == "after" and message[:1] not in _ANSWERED):
-                return False
-            self.cuts += 1
-            return True
+                self._is_commit_cut, link.is_last = False, True
+            if self.when == "after" and message[:1] not in _ANSWERED:
+                link.is_last = False
+            self.cuts += link.is_last
+            return link.is_last
 
 
 class _Link:
@@ -184,17 +226,26 @@ class _Link:
         self.server = server
         self.is_deaf = threading.Event()
         self.answered = threading.Event()
+        self.is_last = False
+        self.is_cut = threading.Event()
         self.is_committing = False
-        self._commits: set[bytes] = set()
+        self._prepared: dict[bytes, bytes] = {}
+        self._has_written = False
 
-    def is_commit(self, message: bytes) -> bool:
-        """Whether a message is a COMMIT, or executes one that was prepared."""
+    def commits_writes(self, message: bytes) -> bool:
+        """Whether a message makes the server commit what this connection has written."""
         kind, words = message[:1], message[5:].split(b"\0")
-        if kind == b"P" and words[1] == b"COMMIT":
-            self._commits.add(words[0])
-        return (kind == b"Q" and words[0] == b"COMMIT") or (
-            kind == b"B" and words[1] in self._commits
-        )
+        if kind == b"P":
+            self._prepared[words[0]] = words[1]
+        if kind not in b"QB":
+            return False
+        statement = words[0] if kind == b"Q" else self._prepared.get(words[1], b"")
+        if statement.lstrip().startswith(_WRITES):
+            self._has_written = True
+        if statement not in (b"COMMIT", b"ROLLBACK"):
+            return False
+        has_written, self._has_written = self._has_written, False
+        return has_written and statement == b"COMMIT"
 
 
 def _size(waiting: bytes, is_started: bool) -> int:

@@ -208,6 +208,7 @@ def test_firing_of_a_commit_whose_outcome_nobody_could_tell_runs_while_its_trans
             with pytest.raises(ConnectionLost), db.transaction() as t:
                 world.up(t, 0)
                 wire.cut_commit("after")
+                someone_else_looks_and_commits(wire)
         assert t.state.value != "committed"
         db.join(PATIENCE_S)
         assert found(wire, "SELECT id FROM done ORDER BY id") == [1, 2]
@@ -233,6 +234,12 @@ def test_connection_cut_at_any_message_of_a_feed_leaves_each_event_processed_onc
             assert found(wire, "SELECT identity FROM activedb_dead_letters") == []
 
         assert each_cut(wire, db, work) > 10
+
+
+def someone_else_looks_and_commits(wire: Wire) -> None:
+    """As what watches the server does, at a moment of its own."""
+    other = Server(wire.url)
+    assert other.look(lambda connection: connection.scalar(text("SELECT 1"))) == 1
 
 
 def found(wire: Wire, query: str) -> list[Any]:

@@ -14,19 +14,19 @@ import activedb as adb
 from activedb.errors import ConnectionLost
 from activedb.store._store import TRIGGER_POINTS
 from activedb.store._system import pending_firings
-from tests.databases import PATIENCE_S, in_thread, until
+from tests.databases import in_thread, until
 from tests.histories import teller
 from tests.histories.processes import Server
-from tests.histories.proxy import Proxy, When
 from tests.histories.shop import open_shop, orders_found
 from tests.histories.test_bank import found, judge, seed_of
 from tests.mortal import Mortal
+from tests.patience import PATIENCE_S
 from tests.servers import temporary_folder
 from tests.store.server_users import server_processes, wait_until
+from tests.wire import When, Wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from activedb import Transaction
 
@@ -174,23 +174,21 @@ def test_server_killed_while_children_work_ends_all_of_them_and_the_work_is_done
 
 
 @pytest.fixture
-def wire(url: str, tmp_path: Path) -> Iterator[Proxy]:
+def wire(url: str) -> Iterator[Wire]:
     """The way to the server."""
-    with temporary_folder() as folder:
-        proxy = Proxy(url, folder)
-        yield proxy
-        proxy.close()
+    with contextlib.closing(Wire(url)) as opened:
+        yield opened
 
 
-def cut_commit(db: adb.Database, wire: Proxy, when: When) -> None:
+def cut_commit(db: adb.Database, wire: Wire, when: When) -> None:
     """Have the next commit of a top-level transaction cut off."""
-    cut = once(lambda: setattr(wire, "cut", when))
+    cut = once(lambda: wire.cut_commit(when))
     db._store.trigger = lambda point: cut() if point == "before commit" else None
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_connection_cut_at_the_commit_leaves_the_work_done_once(
-    url: str, wire: Proxy, when: When
+    url: str, wire: Wire, when: When
 ) -> None:
     begun: list[str] = []
     with adb.connect(wire.url) as db:
@@ -207,7 +205,7 @@ def test_connection_cut_at_the_commit_leaves_the_work_done_once(
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_connection_cut_at_the_commit_for_good_is_reported_as_unknown(
-    url: str, wire: Proxy, when: When
+    url: str, wire: Wire, when: When
 ) -> None:
     begun: list[str] = []
     with adb.connect(wire.url, lock_timeout_ms=500) as db:
@@ -241,7 +239,7 @@ def lazy_disk(url: str) -> Iterator[None]:
 @pytest.mark.parametrize("dies", ["backend", "postmaster"])
 @pytest.mark.parametrize("then", ["committed", "open", "checkpoint"])
 def test_commit_that_a_crash_undid_is_not_mistaken_for_another_with_its_number(
-    mortal: Mortal, url: str, wire: Proxy, dies: str, then: str
+    mortal: Mortal, url: str, wire: Wire, dies: str, then: str
 ) -> None:
     """A server counts again after a crash, also one whose backend is killed.
 
@@ -293,7 +291,7 @@ def test_commit_that_a_crash_undid_is_not_mistaken_for_another_with_its_number(
 
 @pytest.mark.parametrize("then", ["statistics reset", "checkpoint", "restarted"])
 def test_commit_that_is_there_is_not_mistaken_for_one_that_a_crash_undid(
-    mortal: Mortal, url: str, wire: Proxy, then: str
+    mortal: Mortal, url: str, wire: Wire, then: str
 ) -> None:
     """Statistics that somebody resets look like a crash, but for what the log says."""
     server = Server(url)
