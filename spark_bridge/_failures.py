@@ -36,6 +36,11 @@ def take_down(error: Exception) -> tuple[str, SparkError]:
     return _summary(text), SparkError(text)
 
 
+def is_late_python(error: Exception) -> bool:
+    """Return whether Spark has waited in vain for a Python process to start."""
+    return "Python worker failed to connect back" in str(error)
+
+
 def _summary(text: str) -> str:
     """Return the first line, or the causes below it where it only says that something failed."""
     of_source = _OF_SOURCE.search(text)

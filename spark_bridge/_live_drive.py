@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ from activedb.errors import ConfigurationError, FeedFailed
 from activedb.streams import Kafka, Rate, Replay, Socket
 from spark_bridge._batch_size import BatchSize
 from spark_bridge._checkpoint import has_ended, next_batch_id, read_offsets
+from spark_bridge._failures import is_late_python
 from spark_bridge._limit_file import write_limit
 from spark_bridge._recording import Recording
 from spark_bridge._session import session
@@ -23,11 +25,14 @@ if TYPE_CHECKING:
     from spark_bridge._beginning import Beginning
     from spark_bridge._run import Run
 
+_LOG = logging.getLogger(__name__)
+
 LiveSource: TypeAlias = Replay | Socket | Rate | Kafka
 
 _TRIGGER = {"processingTime": "100 milliseconds"}  # a look for rows costs some CPU time
 _AT_ONCE = {"processingTime": "0 seconds"}
 _LOOK_S = 0.1  # how often to look whether it has ended
+_STARTS_MAX = 30  # of a query whose Python is late each time
 _RESTART = 2.0  # a limit that Spark reads when a query begins is worth a restart beyond this ratio
 
 
@@ -90,20 +95,35 @@ class LiveDrive:
         return not isinstance(self._source, Replay) or not has_ended(self._checkpoint)
 
     def produce(self, run: Run) -> None:
-        """Run the query."""
+        """Run the query, once more where the Python of its source was late.
+
+        Spark gives that ten seconds to start, which a busy machine may exceed.
+        """
         run.on_applied, run.source_at = self._note, self._position
         with session(self._settings()) as spark:
-            from spark_bridge._projection import events
-
+            starts = 0
             while True:
-                self._limit.unlink(missing_ok=True)  # of an earlier run
-                rows_max = self._size.size
-                first = next_batch_id(self._checkpoint)
-                df, corrupt = self._read(spark, rows_max)
-                columns = events(df, self._stream, corrupt=corrupt)
-                with run.query(columns, trigger=self._trigger()) as query:
-                    if self._has_run(query, first, rows_max):
+                starts += 1
+                try:
+                    if self._query(run, spark):
                         return
+                    starts = 0
+                except FeedFailed as error:
+                    if not is_late_python(error) or starts == _STARTS_MAX or self._stop.is_set():
+                        raise
+                    _LOG.warning("%s; the query begins again", error)
+
+    def _query(self, run: Run, spark: SparkSession) -> bool:
+        """Run the query; False if it should begin again with a new limit."""
+        from spark_bridge._projection import events
+
+        self._limit.unlink(missing_ok=True)  # of an earlier run
+        rows_max = self._size.size
+        first = next_batch_id(self._checkpoint)
+        df, corrupt = self._read(spark, rows_max)
+        columns = events(df, self._stream, corrupt=corrupt)
+        with run.query(columns, trigger=self._trigger()) as query:
+            return self._has_run(query, first, rows_max)
 
     def _has_run(self, query: StreamingQuery, first: int, rows_max: int) -> bool:
         """Wait until the run has ended; False if the query should begin again with a new limit.
