@@ -41,7 +41,7 @@ $(STAMP): $(if $(filter demo test bench,$(MAKECMDGOALS)),| java)
 	fi; \
 	( while sleep 2 && kill -0 $$$$; do printf .; done ) 9<&- 2>/dev/null & dots=$$!; \
 	trap 'kill $$dots 2>/dev/null' EXIT; trap 'exit 130' INT; trap 'exit 143' TERM; \
-	.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input \
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input --no-compile \
 		--editable '.[spark,dev]' >.venv/pip.log 2>&1 && touch $@ || { \
 		echo ' failed'; cat .venv/pip.log >&2; exit 1; }; \
 	echo ' done'
