@@ -60,7 +60,7 @@ java:
 
 # The tests wait more than they compute; each process has servers of its own.
 TEST_PROCESSES ?= 3
-# So long after its start `make test` begins no more tests: installing what they need takes its share.
+# `make test` starts no test later than this; the time includes installation.
 TEST_MINUTES ?= 70
 TEST_UNTIL := $(shell echo $$(($$(date +%s) + 60 * $(TEST_MINUTES))))
 

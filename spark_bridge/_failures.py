@@ -37,7 +37,7 @@ def take_down(error: Exception) -> tuple[str, SparkError]:
 
 
 def is_late_python(error: Exception) -> bool:
-    """Return whether Spark has waited in vain for a Python process to start."""
+    """Return whether a Python process did not connect to Spark in time."""
     return "Python worker failed to connect back" in str(error)
 
 

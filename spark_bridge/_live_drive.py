@@ -32,7 +32,7 @@ LiveSource: TypeAlias = Replay | Socket | Rate | Kafka
 _TRIGGER = {"processingTime": "100 milliseconds"}  # a look for rows costs some CPU time
 _AT_ONCE = {"processingTime": "0 seconds"}
 _LOOK_S = 0.1  # how often to look whether it has ended
-_STARTS_MAX = 30  # of a query whose Python is late each time
+_STARTS_MAX = 30  # in a row, when the source's Python process does not connect in time
 _RESTART = 2.0  # a limit that Spark reads when a query begins is worth a restart beyond this ratio
 
 
@@ -95,9 +95,9 @@ class LiveDrive:
         return not isinstance(self._source, Replay) or not has_ended(self._checkpoint)
 
     def produce(self, run: Run) -> None:
-        """Run the query, once more where the Python of its source was late.
+        """Run the query; restart it if its source's Python process did not connect in time.
 
-        Spark gives that ten seconds to start, which a busy machine may exceed.
+        Spark allows ten seconds, which is too short on a busy machine.
         """
         run.on_applied, run.source_at = self._note, self._position
         with session(self._settings()) as spark:

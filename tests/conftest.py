@@ -83,7 +83,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
-    """Pass a test over once time is up, and count it."""
+    """Count a test instead of running it once the time limit has passed."""
     if time.time() < _UNTIL_S:
         return None
     _passed_over["tests"] += 1
@@ -94,12 +94,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Count those that another process has passed over."""
+    """Add the tests that a worker process did not run."""
     _passed_over["tests"] += getattr(node, "workeroutput", {}).get("tests", 0)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say how many were not run."""
+    """Print how many tests were not run."""
     if _passed_over["tests"]:
         line = f"{_passed_over['tests']} tests were not run: time was up (make test-all runs all)"
         terminalreporter.write_line(line, yellow=True)

@@ -190,7 +190,7 @@ def _run(new: _New, program: str, *arguments: str) -> None:
 
 
 def _as(new: _New) -> dict[str, Any]:
-    """Where, and as whom, the programs run; Ctrl-C does not reach them."""
+    """Return Popen options: folder, account, and a session that Ctrl-C does not reach."""
     switch = new.account.switch
     return {
         "cwd": new.folder,

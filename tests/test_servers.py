@@ -33,6 +33,6 @@ def test_plain_server_ends_with_a_process_that_is_killed() -> None:
 
 
 def is_heard(port: int) -> bool:
-    """Whether somebody listens."""
+    """Return whether a server accepts connections on this loopback port."""
     with socket.socket() as caller:
         return caller.connect_ex(("127.0.0.1", port)) == 0

@@ -1,4 +1,4 @@
-"""Between clients and a Postgres server, message by message: to be cut, or to swallow all."""
+"""A TCP proxy before a Postgres server that cuts a connection at a message, or stalls."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ When = Literal["before", "after"]
 
 
 class Wire:
-    """Hands on what clients, over TCP on the loopback, and a server say to each other.
+    """Forward messages between clients, over TCP on the loopback, and a server.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class Wire:
     on_cut : callable
         Called at each cut, before the client can notice.
     is_down : bool
-        Whether nobody is let through any more.
+        Whether new connections are refused.
     swallows : bool
         Whether nothing is handed on any more, either way, while all stay connected.
     """
@@ -99,16 +99,16 @@ class Wire:
             self.cut_at, self.when, self.cuts = cut_at, when, 0
 
     def cut_commit(self, when: When) -> None:
-        """Cut the connection on which the next COMMIT of something written comes, there; only once.
+        """Cut one connection, at the next COMMIT of a transaction that has written.
 
-        Others look at the server meanwhile, and commit what they have read.
+        Commits of read-only transactions, such as those of monitoring, are passed on.
         """
         with self._latch:
             self.when, self.cuts = when, 0
             self._is_commit_cut = True
 
     def take_down(self) -> None:
-        """Let nobody through any more, and cut all who are."""
+        """Refuse new connections and cut all open ones."""
         self.is_down = True
         for client in list(self._clients):
             _end(client)
@@ -233,7 +233,7 @@ class _Link:
         self._has_written = False
 
     def commits_writes(self, message: bytes) -> bool:
-        """Whether a message makes the server commit what this connection has written."""
+        """Return whether a message commits a transaction that has written on this connection."""
         kind, words = message[:1], message[5:].split(b"\0")
         if kind == b"P":
             self._prepared[words[0]] = words[1]
