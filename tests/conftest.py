@@ -98,6 +98,14 @@ def pytest_testnodedown(node: Any) -> None:
     _passed_over["tests"] += getattr(node, "workeroutput", {}).get("tests", 0)
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail a run whose time was up before any test passed: it says nothing."""
+    terminal = session.config.pluginmanager.get_plugin("terminalreporter")
+    is_worker = hasattr(session.config, "workeroutput")
+    if _passed_over["tests"] and not is_worker and not terminal.stats.get("passed"):
+        session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print how many tests were not run."""
     if _passed_over["tests"]:
