@@ -2,7 +2,7 @@
 # the first command makes .venv, later ones only look whether it is still right.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint bench docs sbom audit image clean java
+.PHONY: help demo test test-all lint bench docs sbom audit lock image clean java
 
 # -- the virtual environment -----------------------------------------------------------------------
 #
@@ -10,7 +10,7 @@
 # pip works and comes back last, so nothing that was cut off is ever taken for whole.
 
 PLACE := .venv/installed-$(shell { pwd; echo "$(PYTHON)"; } | cksum | tr -d ' ')
-STAMP := $(PLACE)-$(shell cksum < pyproject.toml | tr -d ' ')
+STAMP := $(PLACE)-$(shell cat pyproject.toml constraints.txt | cksum | tr -d ' ')
 ifneq ($(shell [ -x .venv/bin/python ] || echo gone),)
 .PHONY: $(STAMP)
 endif
@@ -42,7 +42,7 @@ $(STAMP): $(if $(filter demo test bench,$(MAKECMDGOALS)),| java)
 	( while sleep 2 && kill -0 $$$$; do printf .; done ) 9<&- 2>/dev/null & dots=$$!; \
 	trap 'kill $$dots 2>/dev/null' EXIT; trap 'exit 130' INT; trap 'exit 143' TERM; \
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input --no-compile \
-		--editable '.[spark,dev]' >.venv/pip.log 2>&1 && touch $@ || { \
+		--constraint constraints.txt --editable '.[spark,dev]' >.venv/pip.log 2>&1 && touch $@ || { \
 		echo ' failed'; cat .venv/pip.log >&2; exit 1; }; \
 	echo ' done'
 
@@ -117,6 +117,9 @@ sbom: $(STAMP) ## Write what activedb and its extras are made of to dist/actived
 
 audit: $(STAMP) ## Look for known vulnerabilities in what is installed
 	@.venv/bin/python -m tools.audit
+
+lock: $(STAMP) ## Write constraints.txt anew, with the newest versions that pyproject.toml allows
+	@.venv/bin/python -m tools.lock
 
 image: ## Build a container image with activedb and Spark (needs docker or podman)
 	@$(if $(shell command -v podman),podman,docker) build --file Containerfile --tag activedb .

@@ -1,0 +1,54 @@
+"""constraints.txt pins all that `make` installs, to versions that pyproject.toml allows."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from typing import TYPE_CHECKING
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.packaging.distributions import PYPROJECT, REPOSITORY
+from tools.required import required
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NOT_INSTALLED_BY_MAKE = {"berkeleydb"}
+
+
+def pins() -> dict[str, str]:
+    lines = (REPOSITORY / "constraints.txt").read_text("utf-8").splitlines()
+    found = [Requirement(line) for line in lines if not line.startswith("#")]
+    assert [each.name for each in found] == sorted({canonicalize_name(e.name) for e in found})
+    versions = {}
+    for each in found:
+        (specifier,) = each.specifier
+        assert specifier.operator == "=="
+        versions[each.name] = specifier.version
+    return versions
+
+
+def declared() -> Iterator[Requirement]:
+    project = PYPROJECT["project"]
+    yield from map(Requirement, project["dependencies"])
+    for extra, requirements in project["optional-dependencies"].items():
+        if extra not in NOT_INSTALLED_BY_MAKE:
+            yield from map(Requirement, requirements)
+
+
+def test_each_declared_requirement_is_pinned_within_its_range() -> None:
+    pinned = pins()
+    for each in declared():
+        if (name := canonicalize_name(each.name)) != "activedb":
+            assert each.specifier.contains(pinned[name]), each
+
+
+def test_what_requirements_require_is_pinned() -> None:
+    try:
+        installed = required("activedb", ("spark", "dev"))
+    except (importlib.metadata.PackageNotFoundError, ValueError) as error:
+        pytest.skip(f"activedb[spark,dev] is not installed here: {error}")
+    pinned = pins()
+    assert {each.name for each in installed} - {"activedb", *pinned} == set()
