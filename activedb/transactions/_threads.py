@@ -108,6 +108,9 @@ class _Sleeper:
         Makes a sleeper without a transaction look whether anybody else could end its wait.
     refuse : callable
         Ends the wait of a sleeper without a transaction, as nobody else can end it.
+    is_refused_first : bool
+        True if the sleeper's own wait ends where its plain SQL keeps all others out: none of them
+        is refused for it.
     """
 
     node: Node | None
@@ -117,6 +120,7 @@ class _Sleeper:
     awaited: Callable[[], Iterable[int]] = _no_transactions
     look_again: Callable[[], object] = _do_nothing
     refuse: Callable[[], object] = _do_nothing
+    is_refused_first: bool = False
 
 
 _numbers = count(1)
@@ -252,6 +256,8 @@ class sleeping_for:  # noqa: N801 - a context manager, used like a function
         Called on another thread when a cycle through this sleeper may have been closed.
     """
 
+    _is_refused_first = True
+
     def __init__(
         self,
         forest: Forest,
@@ -266,7 +272,14 @@ class sleeping_for:  # noqa: N801 - a context manager, used like a function
         plain = _plain_here(forest)
         stalled = _stalled_by(parent, plain, forest)
         self._sleeper = _Sleeper(
-            None, stalled, plain, self._tops, awaited, look_again, self._refuse
+            None,
+            stalled,
+            plain,
+            self._tops,
+            awaited,
+            look_again,
+            self._refuse,
+            self._is_refused_first,
         )
 
     def __enter__(self) -> Self:
@@ -300,6 +313,8 @@ class sleeping_for_children(sleeping_for):  # noqa: N801 - as above
 
     If that can never be, the transaction is told to abort.
     """
+
+    _is_refused_first = False
 
     def __init__(self, parent: Node):
         super().__init__(parent.forest, lambda: [parent.id], self.look, parent)
@@ -383,8 +398,9 @@ def _add(key: Key, sleeper: _Sleeper) -> None:
     if sleeper.stalled or sleeper.plain:
         with _latch:
             _sleepers[key] = sleeper
-        for use in sleeper.plain:
-            use.asleep = lambda thread: _why_never(key, sleeper, thread)
+        if not sleeper.is_refused_first:
+            for use in sleeper.plain:
+                use.asleep = lambda thread: _why_never(key, sleeper, thread)
 
 
 def _remove(key: Key) -> None:

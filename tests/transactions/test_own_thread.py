@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session as ORMSession
 
 import activedb as adb
 from activedb.errors import Deadlock, RuleFailed, SelfDeadlock
+from activedb.store import PlainUse
 from activedb.store._memory import MemoryStore
 from activedb.transactions._threads import is_anybody_stalled
 from tests.databases import in_thread, lock_waits, place, until
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from activedb import Transaction
+    from activedb.errors import ActiveDBError
 
 # The limit of waits is twice PATIENCE_S in these tests: whoever waits for ever is found out.
 
@@ -777,6 +779,43 @@ def test_join_beside_plain_sql_that_a_detached_rule_waits_for_is_refused(
     in_thread(bank.db.join).result(PATIENCE_S)  # the rule was not harmed
     assert bank.committed()[1 if waits == "itself" else 2] == 7
     assert bank.db.dead_letters() == []
+
+
+def test_rule_is_not_refused_while_a_join_has_yet_to_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = threading.Semaphore(0)
+    why_never = PlainUse.why_never
+
+    def counted(use: PlainUse, thread: int) -> ActiveDBError | None:
+        found = why_never(use, thread)
+        asked.release()
+        return found
+
+    monkeypatch.setattr(PlainUse, "why_never", counted)
+    bank = open_bank(adb.connect("memory://"), {1: 10, 2: 20})
+    let_go = threading.Event()
+
+    @bank.db.rule(on=adb.event("GO"), coupling="detached")
+    def action(t: Transaction, o: Any) -> None:
+        assert let_go.wait(PATIENCE_S)
+        put(t, bank, 2, 7)
+
+    def work() -> None:
+        bank.db.signal("GO")
+        with bank.db.connection() as connection:
+            plain_write(bank, connection, 1, 8)
+            let_go.set()
+            assert asked.acquire(timeout=PATIENCE_S)
+            with bank.db._launcher._sleeping():  # as join does, which looks a moment later
+                while asked.acquire(blocking=False):
+                    pass
+                for _ in range(2):
+                    assert asked.acquire(timeout=PATIENCE_S)
+
+    in_thread(work).result(PATIENCE_S)
+    in_thread(bank.db.join).result(PATIENCE_S)
+    assert bank.committed()[2] == 7
+    assert bank.db.dead_letters() == []
+    bank.db.close()
 
 
 def is_in_memory(bank: Bank) -> bool:
