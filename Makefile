@@ -128,7 +128,7 @@ image: ## Build a container image with activedb and Spark (needs docker or podma
 SERVER_IS_GONE = "$(shell $(call FIND_PYTHON,pass))" -c 'import fcntl, sys; \
 	fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX | fcntl.LOCK_NB)' "$$home/server.lock" 2>/dev/null
 END_UNUSED_SERVER = .venv/bin/python -c 'from pathlib import Path; \
-	from activedb.store.embedded import EmbeddedServer; EmbeddedServer.start(Path(".activedb")).close()'
+	from activedb.store.server._embedded import EmbeddedServer; EmbeddedServer.start(Path(".activedb")).close()'
 
 clean: ## Remove .venv, caches and the database in .activedb, whose server is stopped first
 	@home=$$(cat .activedb/location 2>/dev/null || echo .activedb/postgres); \

@@ -7,7 +7,7 @@ Postgres. Start with ``README.md``; the words are in ``docs/glossary.md``.
 from activedb import _starting as _starting  # first: Ctrl-C while the rest is imported
 from activedb.clock import Clock, FixedErrorClock, KernelClock, SimulatedClock, SystemClock
 from activedb.config import Settings
-from activedb.engine import Database, connect
+from activedb.database import Database, connect
 from activedb.events import (
     AccuracyInterval,
     Expression,

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow
 
-from activedb.columnar import ColumnarDetector
+from activedb.columns.detect._detector import ColumnarDetector
 from activedb.events import Sequence
 from benchmarks._events_streams import CONTEXTS, WINDOW_S, Events, kleene, seq3
 from benchmarks._nested_parts import Figure

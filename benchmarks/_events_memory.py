@@ -66,7 +66,7 @@ def _millions(number: int) -> str:
 
 
 def _measured(count: int, batch: int) -> dict[str, Any]:
-    from activedb.columnar import ColumnarDetector
+    from activedb.columns.detect._detector import ColumnarDetector
 
     detector = ColumnarDetector(seq3())
     tenth_mb, fed, matches, kept_max = 0.0, 0, 0, 0

@@ -15,7 +15,7 @@ from sqlalchemy import Column, Integer, Table, make_url
 from sqlalchemy.exc import ArgumentError
 
 import activedb
-from activedb.store.embedded import EmbeddedServer
+from activedb.store.server import EmbeddedServer
 
 __all__ = ["Server", "open_server", "rows_of"]
 

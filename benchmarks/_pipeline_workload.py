@@ -9,8 +9,7 @@ from typing import Any, Protocol, TypeAlias
 import psycopg
 
 from activedb import Database
-from activedb.engine import StreamRun
-from activedb.streams import Files, Stream
+from activedb.streams import Files, Stream, StreamRun
 from benchmarks._nested_rows import Server
 
 __all__ = ["Opened", "PerEvent", "Rows", "Workload"]

@@ -20,8 +20,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from activedb.columns.program._run import ColumnRun
 from activedb.compiler import jit
-from activedb.scheduling.compiled import ColumnRun
 from benchmarks._examples import load as load_example
 from benchmarks._nested_parts import Figure
 from benchmarks._streams_collector import frozen

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from activedb.scheduling.compiled import ColumnRun
+from activedb.columns.program._run import ColumnRun
 from benchmarks._nested_parts import Figure
 from benchmarks._streams_collector import frozen
 from benchmarks._streams_loads import APPLICATIONS, Application, Batches, batches_of, counted

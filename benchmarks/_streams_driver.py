@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from activedb.columns.program._run import ColumnRun
 from activedb.scheduling import (
     At,
     Operation,
@@ -23,7 +24,6 @@ from activedb.scheduling import (
     STransaction,
     s_transaction_of,
 )
-from activedb.scheduling.compiled import ColumnRun
 from benchmarks._streams_collector import frozen
 from benchmarks._streams_loads import Batches
 

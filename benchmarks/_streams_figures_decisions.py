@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from activedb.scheduling.compiled import ColumnRun
+from activedb.columns.program._run import ColumnRun
 from activedb.scheduling.tpg import Decision
 from benchmarks._streams_busy import busy_turns
 from benchmarks._streams_comparison import ROUNDS, Comparison, decided, general, median

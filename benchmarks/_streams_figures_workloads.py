@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from activedb.columns.program._run import ColumnRun
 from activedb.scheduling import Scheduler
-from activedb.scheduling.compiled import ColumnRun
 from activedb.scheduling.tpg import TPG, Decision
 from benchmarks._examples import load as load_example
 from benchmarks._streams_comparison import ROUNDS, Comparison, Makers, decided, general, median

@@ -22,8 +22,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from activedb.columns.program._run import ColumnRun
 from activedb.scheduling import At, ProgramRun, Scheduler, State, STransaction, s_transaction_of
-from activedb.scheduling.compiled import ColumnRun
 from activedb.scheduling.locking import LWM
 from activedb.scheduling.tpg import TPG, Decision
 from benchmarks._events_memory import peak_mb

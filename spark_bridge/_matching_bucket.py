@@ -9,8 +9,9 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from activedb.columns import Arrival
 from activedb.events import Detector, Query, decode, encode
-from activedb.streams import Arrival, Completion
+from activedb.streams import Completion
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

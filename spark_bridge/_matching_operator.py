@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         TimerValues,
     )
 
-    from activedb.streams import Arrival
+    from activedb.columns import Arrival
     from spark_bridge._matching_bucket import Bucket
     from spark_bridge._matching_plan import Plan
 
@@ -152,9 +152,10 @@ class Matching(StatefulProcessor):
     def _arrival(self, row: Row, us: int, batch_id: int) -> Arrival | None:
         """The event of a row; None if it cannot be kept."""
         from activedb.clock import moment_of
+        from activedb.columns import PARAM_PREFIX, Arrival
         from activedb.errors import BadEvent
         from activedb.events import Occurrence
-        from activedb.streams import PARAM_PREFIX, Arrival, require_keepable
+        from activedb.streams import require_keepable
 
         params = {
             name.removeprefix(PARAM_PREFIX): row[name]

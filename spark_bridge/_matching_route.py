@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as sf
 from pyspark.sql.types import ArrayType, MapType, NullType, StructType, VariantType
 
-from activedb.streams import PARAM_PREFIX
+from activedb.columns import PARAM_PREFIX
 from spark_bridge._matching_columns import BESIDE, BUCKET, GROUP, IS_FUTURE, IS_HOME, POSITION
 from spark_bridge._projection import WATERMARK
 from spark_bridge._reading import FILE_ORDER

@@ -16,8 +16,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from activedb.columns import PARAM_PREFIX
 from activedb.errors import DefinitionError
-from activedb.streams import PARAM_PREFIX
 from spark_bridge._failures import take_down
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from spark_bridge._sink_rows import arrow_pieces, json_pieces
 from spark_bridge._worker_memory import keep_what_is_loaded
 
 if TYPE_CHECKING:
-    from activedb.store import Sink, Staging
+    from activedb.store.journals import Sink, Staging
 
 NAME = "activedb"
 _QUERY, _BATCH = (
@@ -146,7 +146,7 @@ class SinkWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Publish a micro-batch; nothing happens if it was published before."""
-        from activedb.store import Attempt
+        from activedb.store.journals import Attempt
 
         found = _staged(messages)
         attempts = [Attempt(each.writer, each.pieces, each.rows) for each in found]
@@ -164,13 +164,13 @@ class SinkWriter(DataSourceStreamArrowWriter):
             self._staging().discard(found[0].query_id, batchId, writers)
 
     def _staging(self) -> Staging:
-        from activedb.store import staging
+        from activedb.store.journals import staging
 
         keep_what_is_loaded()
         return staging(self._url, self._schema)
 
     def _sink(self, query_id: str) -> Sink:
-        from activedb.store import Sink
+        from activedb.store.journals import Sink
 
         return Sink(self._target.kind, self._target.name, query_id)
 

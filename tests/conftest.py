@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from activedb import Database
     from tests.cli.calling import Caller
     from tests.databases import Place
+    from tests.ledger import Ledger
 
 _SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))
 _UNTIL_S = float(os.environ.get("ACTIVEDB_TEST_UNTIL", "inf"))  # since 1970
@@ -195,6 +196,14 @@ def where(request: pytest.FixtureRequest) -> Iterator[Place]:
 def db(where: Place) -> Database:
     """An open database with the default settings and no tables."""
     return where.open()
+
+
+@pytest.fixture
+def ledger(db: Database) -> Ledger:
+    """Accounts 1 and 2 with balances 10 and 20."""
+    from tests.ledger import open_ledger
+
+    return open_ledger(db, {1: 10, 2: 20})
 
 
 @pytest.fixture(scope="session")

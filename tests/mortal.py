@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import make_url
 
-from activedb.store.embedded import EmbeddedServer
+from activedb.store.server import EmbeddedServer
 from tests.histories.processes import Server
 from tests.store.server_users import postmaster, server_processes, wait_until
 

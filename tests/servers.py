@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import create_engine, make_url, text
 
-from activedb.store import _postmaster, embedded
-from activedb.store._account import Account, server_account
-from activedb.store._binaries import postgres_programs
-from activedb.store.embedded import EmbeddedServer
+from activedb.store.server import EmbeddedServer, _postmaster
+from activedb.store.server import _embedded as embedded
+from activedb.store.server._account import Account, server_account
+from activedb.store.server._binaries import postgres_programs
 from tests.patience import PATIENCE_S
 
 if TYPE_CHECKING:

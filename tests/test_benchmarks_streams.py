@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from activedb.columns.program._run import ColumnRun
 from activedb.scheduling import At, SerialOrder, State, STransaction, s_transaction_of
-from activedb.scheduling.compiled import ColumnRun
 from activedb.scheduling.tpg import TPG
 from benchmarks import streams
 from benchmarks._streams_breakdown import PHASES, SCHEDULERS, Measured

@@ -3,40 +3,20 @@
 from __future__ import annotations
 
 import importlib
+import pkgutil
 
 import pytest
 
-PACKAGES = (
-    "activedb",
-    "activedb.analysis",
-    "activedb.batches",
-    "activedb.cli",
-    "activedb.clock",
-    "activedb.columnar",
-    "activedb.demo",
-    "activedb.engine",
-    "activedb.engine.workflows",
-    "activedb.engine.columns",
-    "activedb.errors",
-    "activedb.events",
-    "activedb.events.terms",
-    "activedb.language",
-    "activedb.rules",
-    "activedb.scheduling",
-    "activedb.scheduling.compiled",
-    "activedb.scheduling.locking",
-    "activedb.scheduling.partitioned",
-    "activedb.scheduling.tpg",
-    "activedb.store",
-    "activedb.streams",
-    "activedb.testing",
-    "activedb.transactions",
-    "coupling",
-    "coupling.acta",
-    "lockmgr",
-    "pytest_activedb",
-    "spark_bridge",
-)
+ROOTS = ("activedb", "coupling", "lockmgr", "pytest_activedb", "spark_bridge")
+PACKAGES = [
+    *ROOTS,
+    *(
+        module.name
+        for root in ROOTS
+        for module in pkgutil.walk_packages([root], f"{root}.")
+        if module.ispkg
+    ),
+]
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -29,7 +29,7 @@ from activedb.analysis._values import (
 __all__ = ["attribute", "elements", "emitted", "is_database", "items_of", "known", "subscript"]
 
 _ITEMS_MAX = 1000
-_EMITTING = "activedb.engine._methods"
+_EMITTING = "activedb.database._methods"
 _CONTAINERS = (list, tuple, set, frozenset, dict)
 _NAMED_FIELD: type = type(inspect.FullArgSpec.__dict__["args"])  # a field of a named tuple
 _MISSING: Any = object()

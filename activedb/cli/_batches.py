@@ -12,12 +12,12 @@ import typer
 
 from activedb.cli._job import opened
 from activedb.cli._report import Reporter
-from activedb.engine import Database
+from activedb.database import Database
 from activedb.errors import ConfigurationError, NotRecorded
 
 if TYPE_CHECKING:
     from activedb.batches import CompensationPlan
-    from activedb.engine.workflows import BatchHistory
+    from activedb.workflows import BatchHistory
 
 __all__ = ["app"]
 

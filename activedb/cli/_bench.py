@@ -13,10 +13,9 @@ from activedb.cli._options import Json, Trace, Url
 from activedb.cli._report import Reporter
 from activedb.clock import SystemClock
 from activedb.config import Settings, mask_url
+from activedb.database import Database, connect
 from activedb.demo import measure
-from activedb.engine import Database, connect
-from activedb.store import scratch_schema
-from activedb.store.embedded import EmbeddedServer
+from activedb.store.server import EmbeddedServer, scratch_schema
 
 __all__ = ["bench"]
 

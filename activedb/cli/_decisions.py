@@ -11,8 +11,8 @@ from activedb.cli._job import opened
 from activedb.cli._options import Json, Trace, Url
 from activedb.cli._report import Reporter, counted
 from activedb.clock import moment_of
-from activedb.engine import Decision
 from activedb.errors import ConfigurationError, RowNotFound
+from activedb.firing import Decision
 
 __all__ = ["app"]
 

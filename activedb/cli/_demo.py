@@ -7,8 +7,8 @@ from pathlib import Path
 
 from activedb.cli._job import feed_stream
 from activedb.cli._report import Reporter
+from activedb.database import connect
 from activedb.demo import Ward, compare, define, replay, write_files
-from activedb.engine import connect
 
 __all__ = ["run_demo"]
 

@@ -19,7 +19,7 @@ from activedb.cli._job import feed_class
 from activedb.clock import ClockStatus, KernelClock
 from activedb.config import Settings
 from activedb.errors import ActiveDBError, ConfigurationError
-from activedb.store.embedded import POSTGRES_VERSION, check_programs, home_of
+from activedb.store.server import POSTGRES_VERSION, check_programs, home_of
 
 __all__ = ["connections_max", "machine_checks"]
 

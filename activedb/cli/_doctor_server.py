@@ -9,7 +9,8 @@ from activedb.cli._findings import Finding
 from activedb.cli._place import server_of
 from activedb.config import Settings, mask_url
 from activedb.errors import ActiveDBError
-from activedb.store import ServerFacts, database_migrations, lacking_rights, server_facts
+from activedb.store.journals import database_migrations, lacking_rights
+from activedb.store.server import ServerFacts, server_facts
 
 __all__ = ["CHECKS", "server_checks", "version_of"]
 

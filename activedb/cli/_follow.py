@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from activedb.changes import FollowProgress
 from activedb.cli._job import opened
 from activedb.cli._report import Outcome, Reporter
 from activedb.cli._work import told_to_stop
-from activedb.engine import Database, FollowProgress
+from activedb.database import Database
 from activedb.errors import ConfigurationError
 
 __all__ = ["run_follower", "stop_following"]

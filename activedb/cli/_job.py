@@ -15,7 +15,7 @@ from typing import Any
 
 from activedb.cli._report import Outcome, Reporter
 from activedb.cli._staged import take_staged
-from activedb.engine import Database, connect
+from activedb.database import Database, connect
 from activedb.errors import ActiveDBError, ConfigurationError, DefinitionError
 from activedb.streams import Staged, Stream
 from activedb.trust import check_trusted

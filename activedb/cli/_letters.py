@@ -11,9 +11,9 @@ import typer
 
 from activedb.cli._job import opened
 from activedb.cli._report import Reporter, counted
-from activedb.engine import Outcome, Retried
 from activedb.errors import ConfigurationError
 from activedb.events import Occurrence, encode
+from activedb.firing import Outcome, Retried
 
 __all__ = ["app", "run_pending"]
 

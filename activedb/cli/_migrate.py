@@ -10,9 +10,10 @@ from activedb.cli._options import Json, Trace, Url
 from activedb.cli._place import server_of
 from activedb.cli._report import Reporter
 from activedb.config import Settings
-from activedb.engine import connect
+from activedb.database import connect
 from activedb.errors import ConfigurationError
-from activedb.store import Migrations, database_migrations, migration_sql
+from activedb.store.journals import database_migrations
+from activedb.store.server import Migrations, migration_sql
 
 __all__ = ["migrate"]
 

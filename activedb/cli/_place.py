@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from activedb.config import Settings
-from activedb.store import wait_for_server
-from activedb.store.embedded import EmbeddedServer, home_of
+from activedb.store.server import EmbeddedServer, home_of
+from activedb.store.session import wait_for_server
 
 __all__ = ["server_of"]
 

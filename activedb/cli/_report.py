@@ -16,7 +16,8 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from activedb.engine import Database, StreamRun
+from activedb.database import Database
+from activedb.streams import StreamRun
 
 __all__ = ["Outcome", "Reporter", "counted"]
 

@@ -9,7 +9,7 @@ import typer
 
 from activedb.cli._report import Reporter
 from activedb.config import Settings
-from activedb.store import rights_of_roles, role_statements
+from activedb.store.server import rights_of_roles, role_statements
 
 __all__ = ["roles"]
 

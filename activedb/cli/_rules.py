@@ -20,7 +20,7 @@ from activedb.errors import ConfigurationError, DefinitionError
 
 if TYPE_CHECKING:
     from activedb.analysis import Analysis, LeftOpen
-    from activedb.engine import Decision
+    from activedb.firing import Decision
 
 __all__ = ["app"]
 

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from activedb.cli._report import Outcome, Reporter
-from activedb.engine import Database
+from activedb.database import Database
 from activedb.errors import ConfigurationError
 from activedb.streams import Stream
 

@@ -13,7 +13,7 @@ from activedb.cli._place import server_of
 from activedb.cli._report import Reporter
 from activedb.config import Settings, mask_url
 from activedb.monitor import addresses
-from activedb.store import Overview, read_overview
+from activedb.store.journals import Overview, read_overview
 
 __all__ = ["status"]
 

@@ -13,7 +13,7 @@ from types import FrameType
 
 from activedb.cli._job import opened
 from activedb.cli._report import Outcome, Reporter
-from activedb.engine import Database
+from activedb.database import Database
 
 __all__ = ["Stop", "run_worker", "told_to_stop"]
 

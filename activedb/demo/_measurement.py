@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Column, Integer, Table, Text
 
-from activedb.engine import Database
+from activedb.database import Database
 from activedb.events import Occurrence, event, seq
 from activedb.metrics import Histogram
 from activedb.transactions import Transaction

@@ -820,7 +820,12 @@ class Detector:
         """Return what is held for certain, and is not made in a world that was found."""
         if not self._tries_worlds:
             return []
-        return [entry for entry in made if entry[3].parts and witnesses().refute(entry[3])]
+        # A world of which nothing is known refutes all, but not what was chosen by who knows.
+        return [
+            entry
+            for entry in made
+            if entry[3].parts and entry[2] not in self._decisions and witnesses().refute(entry[3])
+        ]
 
     def _refute(self, entry: Entry, journal: Journal) -> None:
         """Take for open what nodes have made."""

@@ -18,13 +18,7 @@ from activedb.language._scope import Scope
 from activedb.language._source import Source
 from activedb.language._sql_names import SqlNames
 from activedb.rules import Part
-from activedb.store import (
-    Piece,
-    delete_of,
-    insert_of,
-    insert_of_rows,
-    update_of,
-)
+from activedb.store.sql import Piece, delete_of, insert_of, insert_of_rows, update_of
 
 __all__ = ["SqlWrite", "subquery_of", "write_of"]
 

@@ -25,7 +25,7 @@ from activedb.monitor._subject import Subject
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-    from activedb.store import Standing
+    from activedb.store.journals import Standing
 
 __all__ = ["Collector", "Exposition", "collector"]
 

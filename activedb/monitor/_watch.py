@@ -17,7 +17,7 @@ from activedb.monitor._lives import Lives
 from activedb.monitor._reasons import reason
 from activedb.monitor._rings import Rings
 from activedb.monitor._showing import Params, Showing
-from activedb.store import Key
+from activedb.store.sql import Key
 from activedb.transactions import Link, Observer, State, Transaction
 from lockmgr import DeadlockReport, Edge, Mode, Resource
 

@@ -3,14 +3,23 @@
 from activedb.scheduling._access import Access
 from activedb.scheduling._body import View
 from activedb.scheduling._detection import DECISION, MOMENT, Detection, LeftOpen
-from activedb.scheduling._operations import Abort, Operation
+from activedb.scheduling._operations import Abort, Operation, Read, Write, Writes
 from activedb.scheduling._program import Program
 from activedb.scheduling._rules import Reaction
 from activedb.scheduling._run import FailedOutput, ProgramRun, Refusal, Results, s_transaction_of
 from activedb.scheduling._s_transactions import At, Outcome, STransaction
-from activedb.scheduling._scheduler import Scheduler, SerialOrder
+from activedb.scheduling._scheduler import Scheduler, SerialOrder, evaluate
 from activedb.scheduling._state import State, Versions
-from activedb.scheduling._tables import REMOVED, Ref, SharedTable
+from activedb.scheduling._tables import (
+    REMOVED,
+    Computed,
+    Parameter,
+    Range,
+    Ref,
+    SharedTable,
+    at_key,
+)
+from activedb.scheduling._tracing import NotTraceable, traced
 from activedb.scheduling.locking import LWM, S2PL, SEI
 from activedb.scheduling.partitioned import Partitioned, TaskRunner
 from activedb.scheduling.tpg import TPG, Decision
@@ -26,16 +35,21 @@ __all__ = [
     "Abort",
     "Access",
     "At",
+    "Computed",
     "Decision",
     "Detection",
     "FailedOutput",
     "LeftOpen",
+    "NotTraceable",
     "Operation",
     "Outcome",
+    "Parameter",
     "Partitioned",
     "Program",
     "ProgramRun",
+    "Range",
     "Reaction",
+    "Read",
     "Ref",
     "Refusal",
     "Results",
@@ -47,5 +61,10 @@ __all__ = [
     "TaskRunner",
     "Versions",
     "View",
+    "Write",
+    "Writes",
+    "at_key",
+    "evaluate",
     "s_transaction_of",
+    "traced",
 ]

@@ -1,7 +1,6 @@
 """Streams of events: what they are, their atomic batches, and event-time order."""
 
 from activedb.streams._arrivals import (
-    Arrival,
     Arrivals,
     Refused,
     fed_occurrences,
@@ -9,36 +8,55 @@ from activedb.streams._arrivals import (
     of_occurrences,
     require_keepable,
 )
-from activedb.streams._batch import PARAM_PREFIX, AtomicBatch, EventColumn, EventTable, Positions
+from activedb.streams._batch import AtomicBatch, Positions
 from activedb.streams._buffer import EventTimeBuffer
+from activedb.streams._columns_beside import StreamColumns
 from activedb.streams._declaration import Stream
+from activedb.streams._future import FutureLimit
 from activedb.streams._marks import Marks, newest_times
 from activedb.streams._matched import Completion, KeyedRule, Matchable, Matched
+from activedb.streams._membership import Membership
+from activedb.streams._outputs import Output
+from activedb.streams._producers import StreamProducers
+from activedb.streams._program_decisions import ProgramDecisions
+from activedb.streams._programs import InColumns, Programs
+from activedb.streams._run import StreamRun
 from activedb.streams._sources import Files, Kafka, Rate, Replay, Socket, Source, Staged
+from activedb.streams._staged import StagedTaker
+from activedb.streams._stream_programs import StreamPrograms
+from activedb.streams._time import StreamTime
 
 __all__ = [
-    "PARAM_PREFIX",
-    "Arrival",
     "Arrivals",
     "AtomicBatch",
     "Completion",
-    "EventColumn",
-    "EventTable",
     "EventTimeBuffer",
     "Files",
+    "FutureLimit",
+    "InColumns",
     "Kafka",
     "KeyedRule",
     "Marks",
     "Matchable",
     "Matched",
+    "Membership",
+    "Output",
     "Positions",
+    "ProgramDecisions",
+    "Programs",
     "Rate",
     "Refused",
     "Replay",
     "Socket",
     "Source",
     "Staged",
+    "StagedTaker",
     "Stream",
+    "StreamColumns",
+    "StreamProducers",
+    "StreamPrograms",
+    "StreamRun",
+    "StreamTime",
     "fed_occurrences",
     "newest_times",
     "of_batch",

@@ -3,36 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+from activedb.columns import PARAM_PREFIX, EventTable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from activedb.streams._matched import Matched
 
-PARAM_PREFIX = "p_"
-
-
-class EventColumn(Protocol):
-    """A column of an :class:`EventTable`; ``pyarrow.ChunkedArray`` is one."""
-
-    def to_pylist(self) -> list[Any]:
-        """Return the values as Python objects, None for NULL."""
-
-
-class EventTable(Protocol):
-    """The rows of an atomic batch by column; ``pyarrow.Table`` is one."""
-
-    @property
-    def num_rows(self) -> int:
-        """Number of rows."""
-
-    @property
-    def column_names(self) -> list[str]:
-        """Names of the columns, in order."""
-
-    def column(self, name: str) -> EventColumn:
-        """Return the column called ``name``."""
+__all__ = ["AtomicBatch", "Positions"]
 
 
 @dataclass(frozen=True, slots=True)

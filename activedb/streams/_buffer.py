@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import takewhile
 
+from activedb.columns import Arrival
 from activedb.events import Occurrence
-from activedb.streams._arrivals import Arrival
 
 __all__ = ["EventTimeBuffer"]
 

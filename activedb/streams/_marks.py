@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Self
 
-from activedb.streams._batch import EventTable
+from activedb.columns import EventTable
 from activedb.streams._declaration import Stream
 
 __all__ = ["Marks", "newest_times"]

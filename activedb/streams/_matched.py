@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from activedb.columns import Arrival
 from activedb.events import MATCHES_MAX, Expression, Occurrence
-from activedb.streams._arrivals import Arrival
 
 __all__ = ["Completion", "KeyedRule", "Matchable", "Matched"]
 

@@ -7,12 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from activedb.engine import Database
-from activedb.engine._rule_listeners import Ran, RuleListener
-from activedb.engine._triggered import Triggered
+from activedb.database import Database
 from activedb.errors import ConfigurationError
+from activedb.firing import Ran, RuleListener, Triggered
 from activedb.spelling import did_you_mean
-from activedb.store import TRIGGER_POINTS
+from activedb.store.session import TRIGGER_POINTS
 from activedb.transactions import Transaction, current_transaction
 
 __all__ = ["POINTS", "Crash", "Crashed", "arm", "checked_point", "crashing"]

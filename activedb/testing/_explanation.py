@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from activedb.engine import Database
+from activedb.database import Database
 from activedb.errors import ActiveDBError
 from activedb.events import Occurrence
 from activedb.rules import RegisteredRule

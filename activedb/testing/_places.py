@@ -7,8 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from activedb.store import drop_left_schemas, scratch_schema
-from activedb.store.embedded import EmbeddedServer
+from activedb.store.server import EmbeddedServer, drop_left_schemas, scratch_schema
 
 __all__ = ["ScratchServer", "scratch_url"]
 

@@ -8,11 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from activedb.engine import Database
-from activedb.engine._rule_listeners import Ran, RuleListener
-from activedb.engine._triggered import Triggered
+from activedb.database import Database
 from activedb.errors import DefinitionError
 from activedb.events import Occurrence
+from activedb.firing import Ran, RuleListener, Triggered
 from activedb.testing._explanation import explain
 from activedb.testing._seen import Firing, Seen, has_params
 from activedb.transactions import Transaction, current_transaction

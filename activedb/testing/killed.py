@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
-from activedb.engine import Database
+from activedb.database import Database
 from activedb.testing._crashes import Crash, arm
 
 __all__ = ["main"]

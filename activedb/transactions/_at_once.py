@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from activedb.store import Key, Row, TableSpec
+from activedb.store.sql import Key, Row, TableSpec
 from lockmgr import Mode
 
 if TYPE_CHECKING:

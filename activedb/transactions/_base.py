@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from activedb.store import Key, Row, TableSpec
+from activedb.store.sql import Key, Row, TableSpec
 
 __all__ = ["Base"]
 

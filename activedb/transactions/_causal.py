@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from activedb.errors import SerializationConflict
-from activedb.store import Key, Row, Session, Tables, TableSpec
+from activedb.store.session import Session
+from activedb.store.sql import Key, Row, Tables, TableSpec
 from activedb.transactions._hierarchy import Hierarchy, Run, Workspace
 
 if TYPE_CHECKING:

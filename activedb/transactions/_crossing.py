@@ -23,7 +23,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from activedb.errors import ActiveDBError, Deadlock, SelfDeadlock
-from activedb.store import Backend, PlainUse
+from activedb.store.session import Backend, PlainUse
 from activedb.transactions._observers import Link
 from activedb.transactions._threads import open_on, sleepers_in_plain_sql
 

@@ -21,7 +21,9 @@ from activedb.errors import (
     TransactionStateError,
 )
 from activedb.metrics import Counters
-from activedb.store import Key, Row, Store, Tables, TableSpec, limited
+from activedb.store.server import limited
+from activedb.store.session import Store
+from activedb.store.sql import Key, Row, Tables, TableSpec
 from activedb.transactions._causal import CausalHierarchy
 from activedb.transactions._crossing import Crossing
 from activedb.transactions._deadlines import Deadlines, Limit

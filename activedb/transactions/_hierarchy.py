@@ -10,7 +10,10 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
-from activedb.store import Change, Durable, Key, PatientLatch, Row, Session, Tables, TableSpec
+from activedb.store.flush import Change
+from activedb.store.server import PatientLatch
+from activedb.store.session import Durable, Session
+from activedb.store.sql import Key, Row, Tables, TableSpec
 from activedb.transactions._base import Base
 from activedb.transactions._lending import Lending
 

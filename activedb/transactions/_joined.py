@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakKeyDictionary
 
 from activedb.errors import ActiveDBError, TransactionAborted, TransactionStateError
-from activedb.store import BorrowedSession, borrow, connection_of, listen_to
+from activedb.store.session import BorrowedSession, borrow, connection_of, listen_to
 from activedb.transactions._deadlines import Limit
 from activedb.transactions._hierarchy import Hierarchy, Run
 from activedb.transactions._states import State

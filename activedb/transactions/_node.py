@@ -25,7 +25,7 @@ from activedb.errors import (
     WrongProcess,
     WrongThread,
 )
-from activedb.store import limited
+from activedb.store.server import limited
 from activedb.transactions._children import Child, raise_first, told_of
 from activedb.transactions._deadlines import Alarm, Limit
 from activedb.transactions._hierarchy import Hierarchy, Workspace
@@ -45,7 +45,7 @@ from activedb.transactions._threads import (
 from lockmgr import Mode
 
 if TYPE_CHECKING:
-    from activedb.store import Key
+    from activedb.store.sql import Key
     from activedb.transactions._forest import Forest
     from activedb.transactions._pool import Task
     from activedb.transactions._transaction import Transaction

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from activedb.store import Key
+    from activedb.store.sql import Key
     from activedb.transactions._transaction import Transaction
     from lockmgr import DeadlockReport, Edge, Mode, Resource
 

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from activedb.errors import LockNotAvailable, RowExists, UnsupportedStatement
-from activedb.store import (
+from activedb.store.sql import (
     Key,
     LockingRead,
     Parameters,

@@ -33,7 +33,7 @@ from activedb.errors import ActiveDBError, Deadlock, SelfDeadlock
 from lockmgr import DeadlockReport, Edge, EdgeKind
 
 if TYPE_CHECKING:
-    from activedb.store import PlainUse
+    from activedb.store.session import PlainUse
     from activedb.transactions._forest import Forest
     from activedb.transactions._node import Node
 

@@ -14,7 +14,7 @@ from activedb.errors import (
     TableOwned,
     UnsupportedStatement,
 )
-from activedb.store import Key, Parameters, Row, TableSpec
+from activedb.store.sql import Key, Parameters, Row, TableSpec
 from activedb.transactions import _statements
 from activedb.transactions._at_once import lock_free_rows
 from activedb.transactions._nesting import Nesting

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from activedb.store import Key, Row, TableSpec, listen_to_flushes
+from activedb.store.sql import Key, Row, TableSpec, listen_to_flushes
 from activedb.transactions._node import current_transaction
 
 if TYPE_CHECKING:

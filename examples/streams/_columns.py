@@ -17,7 +17,7 @@ import numpy.typing as npt
 from activedb.events import Occurrence
 
 if TYPE_CHECKING:
-    from activedb.scheduling.compiled import EventBatch
+    from activedb.columns.program._batch import EventBatch
 
 __all__ = ["STEP_US", "EventColumns", "Skewed", "aborting", "times"]
 
@@ -93,7 +93,7 @@ class EventColumns:
 
     def batch(self) -> EventBatch:
         """Return them as a run over columns takes them; nothing is copied."""
-        from activedb.scheduling.compiled import EventBatch
+        from activedb.columns.program._batch import EventBatch
 
         return EventBatch.of_arrays(tuple(self.takes), self.codes, self.us, self.params)
 

@@ -133,7 +133,7 @@ def _run_columns(
     batch: int,
     advance: Callable[[int], None],
 ) -> Found:
-    from activedb.scheduling.compiled import ColumnRun
+    from activedb.columns.program._run import ColumnRun
 
     found = Found()
     over_columns = ColumnRun(program, threads)

@@ -15,7 +15,7 @@ import activedb as adb
 from activedb.cli._doctor_machine import machine_checks
 from activedb.cli._doctor_server import server_checks
 from activedb.cli._findings import Finding
-from activedb.store import ServerFacts, server_facts
+from activedb.store.server import ServerFacts, server_facts
 from tests.cli.calling import Caller, Said
 
 pytestmark = pytest.mark.long

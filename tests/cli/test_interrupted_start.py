@@ -30,7 +30,7 @@ MODULES = (
     "pydantic_settings",
     "sqlalchemy",
     "psycopg",
-    "activedb.engine",
+    "activedb.database",
     "typer",
     "activedb.cli._demo",
     "activedb.cli._work",

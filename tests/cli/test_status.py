@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Column, Integer, Table, create_engine, text
 
 import activedb as adb
-from activedb.store import read_overview
+from activedb.store.journals import read_overview
 from tests.cli.calling import Caller
 from tests.databases import PATIENCE_S
 from tests.monitor.test_undecided import EXPECTED, one_of_each

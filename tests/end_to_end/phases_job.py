@@ -30,7 +30,7 @@ from activedb.errors import FeedFailed
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from activedb.engine import StreamRun
+    from activedb.streams import StreamRun
 
 PHASES = (
     "started",  # the query runs, and has no batch yet

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from activedb.store._guards import guard_number
+from activedb.store.sql._key_locks import guard_number
+from tests.changes.following import Somebody, somebody
 from tests.databases import PATIENCE_S, until
 from tests.end_to_end.commands import ACTIVEDB, activedb, figures
-from tests.engine.following import Somebody, somebody
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from activedb.scheduling.compiled import ColumnRun, supports
+from activedb.columns.program._layout import supports
+from activedb.columns.program._run import ColumnRun
 from benchmarks._examples import load
 from tests.examples.stream_programs import SCHEDULERS, command, one_by_one, wrong
 

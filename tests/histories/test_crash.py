@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import activedb as adb
-from activedb.store._store import TRIGGER_POINTS
+from activedb.store.session._store import TRIGGER_POINTS
 from tests.databases import PATIENCE_S
 from tests.histories.processes import Server, Worker
 from tests.histories.shop import open_shop, orders_found

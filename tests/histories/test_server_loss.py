@@ -12,8 +12,8 @@ from sqlalchemy.exc import DBAPIError
 
 import activedb as adb
 from activedb.errors import ConnectionLost
-from activedb.store._store import TRIGGER_POINTS
-from activedb.store._system import pending_firings
+from activedb.store.session._store import TRIGGER_POINTS
+from activedb.store.system import pending_firings
 from tests.databases import in_thread, until
 from tests.histories import teller
 from tests.histories.processes import Server

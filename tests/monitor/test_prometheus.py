@@ -25,7 +25,7 @@ from activedb.errors import ConfigurationError, RuleFailed, SerializationConflic
 from activedb.monitor import Exposition, collector
 from activedb.monitor._families import FAMILIES
 from tests.databases import PATIENCE_S, Place, in_thread, lock_waits, until
-from tests.engine.ledger import at, declare, event
+from tests.ledger import at, declare, event
 from tests.monitor.scraping import Scrape, scrape
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import activedb as adb
 from activedb.errors import ConfigurationError
 from lockmgr import LockManager
 from tests.databases import PATIENCE_S, in_thread, until
-from tests.engine.ledger import at, declare, event
+from tests.ledger import at, declare, event
 from tests.transactions.test_crossing import Ring
 
 if TYPE_CHECKING:

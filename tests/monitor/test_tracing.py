@@ -30,8 +30,8 @@ from activedb.errors import (
 from activedb.monitor import trace
 from activedb.transactions import Run
 from tests.databases import PATIENCE_S, in_thread, place, until
-from tests.engine.ledger import declare, event
-from tests.engine.working import working
+from tests.firing.working import working
+from tests.ledger import declare, event
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

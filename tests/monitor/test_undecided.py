@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import activedb as adb
 from activedb.events import AccuracyInterval
 from activedb.monitor import collector
-from tests.engine.ledger import at, declare
+from tests.ledger import at, declare
 from tests.monitor.scraping import scrape
 from tests.monitor.test_top import shown
 

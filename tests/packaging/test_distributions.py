@@ -25,11 +25,12 @@ FOR_DEVELOPERS = {"bench", "berkeleydb", "dev", "docs"}
 """Extras that no package of the wheel imports."""
 
 OF_EXTRAS = (
-    "activedb/columnar/",
+    "activedb/columns/detect/",
+    "activedb/columns/events/",
+    "activedb/columns/program/",
     "activedb/dashboard/",
-    "activedb/engine/columns/",
     "activedb/monitor/",
-    "activedb/scheduling/compiled/",
+    "activedb/streams/columns/",
     "spark_bridge/",
 )
 """What is imported only where an extra is installed."""

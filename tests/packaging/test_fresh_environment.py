@@ -179,7 +179,7 @@ def test_rules_run_without_any_extra(fresh: Fresh, url: str) -> None:
     [
         ("spark", ("python", "-c", "import spark_bridge; spark_bridge.SparkFeed.check_tools()")),
         ("dashboard", ("activedb", "dashboard")),
-        ("columnar", ("python", "-c", "import activedb.columnar")),
+        ("columnar", ("python", "-c", "import activedb.columns.detect")),
     ],
 )
 def test_what_needs_an_extra_says_which(

@@ -8,7 +8,7 @@ import pytest
 
 import activedb as adb
 from tests.databases import place
-from tests.engine.ledger import Ledger, open_ledger
+from tests.ledger import Ledger, open_ledger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

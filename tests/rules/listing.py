@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from activedb.store._system import rules
-from tests.engine.ledger import read
+from activedb.store.system import rules
+from tests.ledger import read
 
 if TYPE_CHECKING:
     import activedb as adb

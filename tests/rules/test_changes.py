@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from activedb import Database, Occurrence, Transaction
     from tests.databases import Place
-    from tests.engine.ledger import Ledger
+    from tests.ledger import Ledger
 
 
 class Boom(Exception):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from activedb import Database
-    from tests.engine.ledger import Ledger
+    from tests.ledger import Ledger
 
 M = "tests.rules.actions"
 

@@ -10,7 +10,7 @@ import pytest
 import activedb as adb
 from tests.databases import PATIENCE_S, in_thread
 from tests.effort import calls_of
-from tests.engine.ledger import Ledger, open_ledger
+from tests.ledger import Ledger, open_ledger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from activedb import Occurrence, Transaction
-    from tests.engine.ledger import Ledger
+    from tests.ledger import Ledger
 
 
 def test_parameters_are_given_to_whom_takes_them(ledger: Ledger) -> None:

@@ -13,7 +13,7 @@ from tests.databases import PATIENCE_S, in_thread
 
 if TYPE_CHECKING:
     from activedb import Database, Occurrence, Transaction
-    from tests.engine.ledger import Ledger
+    from tests.ledger import Ledger
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from activedb import Occurrence, Transaction
-    from tests.engine.ledger import Ledger
+    from tests.ledger import Ledger
 
 M = actions.__name__
 ALL_OF_ACCOUNTS = "ANY(INSERT accounts, UPDATE accounts, DELETE accounts)"

@@ -42,7 +42,11 @@ __all__ = ["Stillness"]
 
 _ENDINGS = ("commit", "abort", "fails", "result")
 _SLEEPING = ("threading", "activedb.transactions._pool")
-_CONNECTED = ("activedb.transactions._hierarchy", "activedb.store._flat", "activedb.store._session")
+_CONNECTED = (
+    "activedb.transactions._hierarchy",
+    "activedb.store.session._flat",
+    "activedb.store.session._session",
+)
 _LATCH = re.compile(r"\b(self\.latch|self\._latch|_latch\.acquire)\b")
 
 
@@ -203,7 +207,7 @@ def _module(frame: FrameType) -> str:
 
 def _is_at_a_latch(frame: FrameType) -> bool:
     """Whether a thread may be there to wait for the connection of its hierarchy."""
-    while _module(frame) == "activedb.store._patience":  # inside the latch itself
+    while _module(frame) == "activedb.store.server._patience":  # inside the latch itself
         assert frame.f_back is not None
         frame = frame.f_back
     if _module(frame) not in _CONNECTED:

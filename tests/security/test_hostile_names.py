@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Column, Integer, Table, Text, bindparam, func, select, text, update
 
 import activedb as adb
-from tests.engine.ledger import declare, event
+from tests.ledger import declare, event
 
 if TYPE_CHECKING:
     from activedb import Database, Occurrence, Transaction

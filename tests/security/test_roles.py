@@ -13,19 +13,20 @@ from sqlalchemy import Column, Integer, String, Table, create_engine, select, te
 import activedb as adb
 from activedb.errors import ConfigurationError, StoreError
 from activedb.scheduling import Program, SharedTable
-from activedb.store import Attempt, Sink, missing_rights, role_statements, staging
-from activedb.store._system import system
+from activedb.store.journals import Attempt, Sink, staging
+from activedb.store.server import missing_rights, role_statements
+from activedb.store.system import system
+from tests.changes.following import take
 from tests.databases import until
-from tests.engine.following import take
-from tests.engine.ledger import declare, event, open_ledger
-from tests.engine.working import listen, working
+from tests.firing.working import listen, working
+from tests.ledger import declare, event, open_ledger
 from tests.security.two_roles import SCHEMA, TwoRoles, run, two_roles
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from activedb import Occurrence, Transaction
-    from tests.engine.ledger import Ledger
+    from tests.ledger import Ledger
 
 ROWS = {"SELECT", "INSERT", "UPDATE", "DELETE"}
 

@@ -13,7 +13,7 @@ from sqlalchemy import Column, Integer, Table, Text, insert, make_url
 import activedb as adb
 from activedb.config import Settings, mask_url
 from activedb.errors import ActiveDBError, ConfigurationError
-from activedb.store import staging
+from activedb.store.journals import staging
 from tests.end_to_end.commands import activedb
 
 if TYPE_CHECKING:

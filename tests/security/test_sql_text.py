@@ -26,7 +26,7 @@ USERS = "the user's own statement, whose values SQLAlchemy binds"
 NO_SQL = "no SQL: what a pattern or rule looks like in the rule language"
 
 REVIEWED = {
-    "activedb/engine/_monitoring.py _metrics": {"accept": NO_SQL},
+    "activedb/database/_monitoring.py _metrics": {"accept": NO_SQL},
     "activedb/events/_primitives.py Primitive.__repr__": {
         "called(conditions[0])": NO_SQL,
         "text": NO_SQL,
@@ -43,54 +43,57 @@ REVIEWED = {
         "name_text(thing.name)": NO_SQL,
         "thing.kind.upper()": NO_SQL,
     },
-    "activedb/store/_bulk.py _execute": {
+    "activedb/store/flush/_bulk.py _execute": {
         "after": COMPILED,
         "before": COMPILED,
         "names": OURS,
         "values": OURS,
     },
-    "activedb/store/_bulk.py _unnest": {"same": QUOTED},
-    "activedb/store/_bulk.py copy_rows": {"names": QUOTED, "statement": COMPILED},
-    "activedb/store/_bulk.py update_rows": {"sets": QUOTED},
-    "activedb/store/_column_rows.py ColumnRows._copied": {
+    "activedb/store/flush/_bulk.py _unnest": {"same": QUOTED},
+    "activedb/store/flush/_bulk.py copy_rows": {"names": QUOTED, "statement": COMPILED},
+    "activedb/store/flush/_bulk.py update_rows": {"sets": QUOTED},
+    "activedb/store/flush/_column_rows.py ColumnRows._copied": {
         "names": QUOTED,
         "query": COMPILED,
         "rows_of": QUOTED,
         "statement": COMPILED,
     },
-    "activedb/store/_column_rows.py ColumnRows._unnested": {
+    "activedb/store/flush/_column_rows.py ColumnRows._unnested": {
         "identity": OURS,
         "key": QUOTED,
         "table": QUOTED,
         "value": QUOTED,
     },
-    "activedb/store/_connections.py _set_up": {
+    "activedb/store/server/_connections.py _set_up": {
         "f'BEGIN; SELECT {set_all}; COMMIT; ' if names else ''": QUOTED,
         "read_all": QUOTED,
         "set_all": QUOTED,
     },
-    "activedb/store/_direct.py _fetched": {"sql": COMPILED},
-    "activedb/store/_direct.py run": {"sql": COMPILED},
-    "activedb/store/_guards.py": {
+    "activedb/store/server/_direct.py _fetched": {"sql": COMPILED},
+    "activedb/store/server/_direct.py run": {"sql": COMPILED},
+    "activedb/store/sql/_key_locks.py": {
         "_OF_KEYS.format('pg_advisory_xact_lock')": OURS,
         "_OF_KEYS.format('pg_advisory_xact_lock_shared')": OURS,
     },
-    "activedb/store/_hints.py Hints.__init__": {"_channel(schema)": QUOTED},
-    "activedb/store/_hints.py Hints._driver": {"self._listen": COMPILED},
-    "activedb/store/_postgres.py PostgresStore.lock_table": {"name": QUOTED},
-    "activedb/store/_rewriting.py edits_of": {"listed": COMPILED},
-    "activedb/store/_savepoints.py roll_back_to": {"next(_numbers)": OURS, "savepoint": OURS},
-    "activedb/store/_shadow.py Shadow.__init__": {
+    "activedb/store/session/_wakeups.py Hints.__init__": {"_channel(schema)": QUOTED},
+    "activedb/store/session/_wakeups.py Hints._driver": {"self._listen": COMPILED},
+    "activedb/store/session/_postgres.py PostgresStore.lock_table": {"name": QUOTED},
+    "activedb/store/sql/_rewriting.py edits_of": {"listed": COMPILED},
+    "activedb/store/session/_savepoints.py roll_back_to": {
+        "next(_numbers)": OURS,
+        "savepoint": OURS,
+    },
+    "activedb/store/sql/_shadow.py Shadow.__init__": {
         "real": QUOTED,
         "self._listed('d', computed)": QUOTED,
         "self._listed('kept')": QUOTED,
     },
-    "activedb/store/_shadow.py Shadow._source": {
+    "activedb/store/sql/_shadow.py Shadow._source": {
         "', '.join((f'({line})' for line in lines))": OURS,
         "', '.join(arrays)": OURS,
     },
-    "activedb/store/_shadow.py Shadow.fill": {"columns": QUOTED, "keys": QUOTED, "name": OURS},
-    "activedb/store/_shadow.py Shadow.seen": {
+    "activedb/store/sql/_shadow.py Shadow.fill": {"columns": QUOTED, "keys": QUOTED, "name": OURS},
+    "activedb/store/sql/_shadow.py Shadow.seen": {
         "absent": COMPILED,
         "before": COMPILED,
         "name": OURS,
@@ -100,31 +103,38 @@ REVIEWED = {
         "source": OURS,
         "written": COMPILED,
     },
-    "activedb/store/_slot_tables.py Publication._mark": {
+    "activedb/store/replication/_slot_tables.py Publication._mark": {
         "prefix": QUOTED,
         "self._function": QUOTED,
         "table": QUOTED,
         "trigger": OURS,
         "when": OURS,
     },
-    "activedb/store/_slot_tables.py Publication._run": {"statement.replace('%', '%%')": COMPILED},
-    "activedb/store/_slot_tables.py Publication._tidy": {"table": QUOTED, "trigger": OURS},
-    "activedb/store/_slot_tables.py Publication.create": {"options": OURS},
-    "activedb/store/_slot_tables.py Publication.set": {
+    "activedb/store/replication/_slot_tables.py Publication._run": {
+        "statement.replace('%', '%%')": COMPILED
+    },
+    "activedb/store/replication/_slot_tables.py Publication._tidy": {
+        "table": QUOTED,
+        "trigger": OURS,
+    },
+    "activedb/store/replication/_slot_tables.py Publication.create": {"options": OURS},
+    "activedb/store/replication/_slot_tables.py Publication.set": {
         "', '.join(sorted(wanted.values()))": QUOTED,
         "wanted[row.oid]": QUOTED,
     },
-    "activedb/store/_staging.py": {"staged_rows.name": OURS},
-    "activedb/store/_staging_progress.py advance": {"sinks.name": OURS},
-    "activedb/store/_staging_table.py _insertion": {
+    "activedb/store/journals/_staging.py": {"staged_rows.name": OURS},
+    "activedb/store/journals/_staging_progress.py advance": {"sinks.name": OURS},
+    "activedb/store/journals/_staging_table.py _insertion": {
         "', '.join((f'r.{name}' for name in names))": QUOTED,
         "', '.join(names)": QUOTED,
         "table": QUOTED,
     },
-    "activedb/store/_staging_table.py insert_staged": {
+    "activedb/store/journals/_staging_table.py insert_staged": {
         "_insertion(quote, sink.name, columns)": COMPILED
     },
-    "activedb/store/_written.py Piece.bound": {"f'({self.sql})' if brackets else self.sql": USERS},
+    "activedb/store/sql/_checked_sql.py Piece.bound": {
+        "f'({self.sql})' if brackets else self.sql": USERS
+    },
 }
 
 

@@ -13,8 +13,8 @@ from sqlalchemy import Column, Integer, Table, make_url, text
 
 import activedb as adb
 from activedb.errors import InvalidURL, ServerUnreachable
-from activedb.store import staging
-from activedb.store._account import server_account
+from activedb.store.journals import staging
+from activedb.store.server._account import server_account
 from tests.patience import PATIENCE_S
 from tests.servers import plain_server, temporary_folder
 

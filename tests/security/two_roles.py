@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import psycopg
 from sqlalchemy import make_url
 
-from activedb.store import role_statements
+from activedb.store.server import role_statements
 from tests.servers import fresh_database
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import activedb as adb
 from activedb.errors import ConfigurationError
 from activedb.streams import AtomicBatch, Files, Stream
 from spark_bridge import SparkFeed
-from tests.engine.ledger import Ledger, open_ledger
+from tests.ledger import Ledger, open_ledger
 from tests.spark_bridge.cluster import CLUSTER, cluster
 
 __all__ = ["cluster"]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from activedb.clock import moment_of
-from activedb.engine._matched_rules import keys_of
+from activedb.columns import Arrival
 from activedb.events import (
     Detector,
     Expression,
@@ -21,7 +21,8 @@ from activedb.events import (
     query,
     seq,
 )
-from activedb.streams import Arrival, KeyedRule
+from activedb.streams import KeyedRule
+from activedb.streams._matched_rules import keys_of
 from spark_bridge._matching_bucket import Bucket, Passed
 
 PATTERNS: list[Callable[[], Expression]] = [

@@ -20,8 +20,9 @@ import pytest
 
 import activedb as adb
 from activedb.clock import moment_of
+from activedb.columns import Arrival
 from activedb.events import Occurrence
-from activedb.streams import Arrival, AtomicBatch, Marks, Matched, Stream, newest_times
+from activedb.streams import AtomicBatch, Marks, Matched, Stream, newest_times
 from spark_bridge._matching_bucket import Bucket
 from tests.drawing import SCALE, drawn
 

@@ -14,9 +14,10 @@ import pytest
 
 import activedb as adb
 from activedb.clock import moment_of
+from activedb.columns import Arrival
 from activedb.errors import CheckpointMismatch, ConfigurationError
 from activedb.events import Expression, Occurrence
-from activedb.streams import Arrival, AtomicBatch, Completion, Matched, Stream
+from activedb.streams import AtomicBatch, Completion, Matched, Stream
 from spark_bridge import _session
 from spark_bridge._matching_bucket import Bucket, Passed
 from spark_bridge._matching_operator import left_of

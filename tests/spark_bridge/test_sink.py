@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 import activedb as adb
 from activedb.errors import ConfigurationError, DefinitionError
-from activedb.store._system import sinks, staged_batches, staged_rows
+from activedb.store.system import sinks, staged_batches, staged_rows
 from activedb.streams import Staged
 from spark_bridge import SparkFeed, events, feed, register_sources, session
 from tests.databases import Place, place, until

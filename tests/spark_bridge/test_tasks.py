@@ -29,18 +29,18 @@ from activedb.scheduling import (
     SharedTable,
 )
 from activedb.scheduling.partitioned import Costs
-from activedb.store._system import dead_letters
+from activedb.store.system import dead_letters
 from activedb.streams import Files
 from spark_bridge import SparkFeed, SparkTasks
 from tests.databases import place
 from tests.drawing import SEED
-from tests.engine.ledger import read
-from tests.engine.programs.bank import OpenBank, bank, tables
+from tests.ledger import read
 from tests.patience import PATIENCE_S
 from tests.scheduling.comparison import SCALE, check
 from tests.scheduling.events import event
 from tests.scheduling.workloads import Parameters, workload
 from tests.spark_bridge.cluster import CLUSTER, cluster
+from tests.streams.programs.bank import OpenBank, bank, tables
 
 __all__ = ["cluster"]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from activedb.store.embedded import EmbeddedServer
+from activedb.store.server import EmbeddedServer
 from tests.servers import temporary_folder
 from tests.store.flushing import opened
 from tests.store.server_users import server_processes
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from activedb.store import Store
+    from activedb.store.session import Store
 
 
 @pytest.fixture(params=["memory", "postgres"])

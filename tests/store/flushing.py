@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import MetaData, Table, select, text
 
 from activedb.config import Settings
-from activedb.store import Change, Key, Row, Store, Tables, TableSpec, open_store
+from activedb.store.flush import Change
+from activedb.store.session import Store, open_store
+from activedb.store.sql import Key, Row, Tables, TableSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

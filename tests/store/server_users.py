@@ -24,7 +24,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 START = """
 import sys
 from pathlib import Path
-from activedb.store.embedded import EmbeddedServer
+from activedb.store.server import EmbeddedServer
 server = EmbeddedServer.start(Path(sys.argv[1]))
 print(server.url, flush=True)
 """

@@ -9,7 +9,8 @@ import pytest
 from sqlalchemy import BigInteger, Column, Double, Identity, Integer, SmallInteger, Table, text
 
 from activedb.errors import ConstraintViolation, InvalidRow, SerializationConflict, StoreError
-from activedb.store import ColumnRows, TableSpec
+from activedb.store.flush import ColumnRows
+from activedb.store.sql import TableSpec
 
 if TYPE_CHECKING:
     import activedb as adb

@@ -10,7 +10,7 @@ from sqlalchemy import create_engine, make_url
 
 import activedb as adb
 from activedb.errors import ActiveDBError, ConfigurationError, InvalidURL, ServerUnreachable
-from activedb.store import _postgres
+from activedb.store.session import _postgres
 from tests.databases import PATIENCE_S, in_thread
 
 SECRET = "s3cr3t"

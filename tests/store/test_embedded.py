@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import create_engine, make_url, text
 
 from activedb.errors import ConfigurationError, ServerUnreachable
-from activedb.store.embedded import EmbeddedServer
+from activedb.store.server import EmbeddedServer
 from tests.patience import PATIENCE_S
 from tests.store.server_users import (
     START,

@@ -16,16 +16,16 @@ import psutil
 import pytest
 
 from activedb.errors import ConfigurationError
-from activedb.store._account import server_account
-from activedb.store._binaries import (
+from activedb.store.server import EmbeddedServer
+from activedb.store.server._account import server_account
+from activedb.store.server._binaries import (
     _INSTALLATION,
     _PARTS,
     SHARED_FOLDER,
     _fingerprint,
     postgres_programs,
 )
-from activedb.store._home import choose_home
-from activedb.store.embedded import EmbeddedServer
+from activedb.store.server._home import choose_home
 from tests.store.server_users import (
     REPOSITORY,
     START_AND_WAIT,
@@ -202,7 +202,7 @@ def _python_for(uid: int) -> str:
     for python in (sys.executable, f"/usr/bin/{version}"):
         try:
             subprocess.run(
-                [python, "-c", "import activedb.store.embedded"],
+                [python, "-c", "import activedb.store.server"],
                 env=User.environment(),
                 cwd="/",
                 user=uid,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from activedb.errors import ConfigurationError
-from activedb.store._filelock import FileLock, exclusive
+from activedb.store.server._filelock import FileLock, exclusive
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy import Column, Integer, Table
 
-from activedb.store import Change, TableSpec
-from activedb.store._guards import guard_number
+from activedb.store.flush import Change
+from activedb.store.sql import TableSpec
+from activedb.store.sql._key_locks import guard_number
 from tests.databases import PATIENCE_S, in_thread, place, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-    from activedb.store import Store
+    from activedb.store.session import Store
     from tests.databases import Place
 
 

@@ -29,7 +29,7 @@ from sqlalchemy import (
 )
 
 from activedb.errors import InvalidRow
-from activedb.store import KeyedValues, TableSpec
+from activedb.store.sql import KeyedValues, TableSpec
 
 
 def kept(*columns: Column[Any], key: Any = Integer) -> KeyedValues:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import select, text
 
-from activedb.store import Journal
-from activedb.store._system import pending_firings
+from activedb.store.journals import Journal
+from activedb.store.system import pending_firings
 from tests.databases import Place, in_thread, until
 from tests.patience import PATIENCE_S
 from tests.store.flushing import opened
@@ -16,7 +16,7 @@ from tests.store.flushing import opened
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from activedb.store import Store
+    from activedb.store.session import Store
 
 
 def firing(name: str, rule: str = "rule", *, keep: bool = False, run: str = "a-run") -> Any:

@@ -16,8 +16,8 @@ from sqlalchemy import MetaData, create_engine, inspect, text
 
 import activedb as adb
 from activedb.errors import ConfigurationError
-from activedb.store import _migrations
-from activedb.store._system import system
+from activedb.store.server import _migrations
+from activedb.store.system import system
 from tests.databases import in_thread, until
 from tests.patience import PATIENCE_S
 

@@ -20,14 +20,16 @@ from activedb.errors import (
     SerializationConflict,
     StatementCancelled,
 )
-from activedb.store import Change, TableSpec
+from activedb.store.flush import Change
+from activedb.store.sql import TableSpec
 from tests.databases import PATIENCE_S, in_thread, until
 from tests.store.flushing import is_asleep, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from activedb.store import Row, Session, Store
+    from activedb.store.session import Session, Store
+    from activedb.store.sql import Row
 
 
 def counted(store: Store) -> TableSpec:

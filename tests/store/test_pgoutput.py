@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from activedb.errors import StoreError
-from activedb.store._pgoutput import (
+from activedb.store.replication._pgoutput import (
     UNCHANGED,
     Begin,
     Commit,

@@ -10,7 +10,7 @@ from sqlalchemy import Column, Integer, Table, make_url, text
 
 import activedb as adb
 from activedb.errors import InvalidURL, LockTimeout, UnsuitablePooler
-from activedb.store import scratch_schema
+from activedb.store.server import scratch_schema
 from tests.databases import in_thread, until, waits_at_the_server
 from tests.histories.processes import Server
 from tests.patience import PATIENCE_S

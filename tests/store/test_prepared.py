@@ -11,13 +11,14 @@ from sqlalchemy import Column, Integer, Numeric, Table, Text, create_engine, tex
 
 import activedb as adb
 from activedb.errors import InvalidRow, SerializationConflict
-from activedb.store import Change, TableSpec
+from activedb.store.flush import Change
+from activedb.store.sql import TableSpec
 from activedb.transactions._hierarchy import Run
 from tests.databases import PATIENCE_S, in_thread, until
 from tests.store.flushing import opened
 
 if TYPE_CHECKING:
-    from activedb.store import Session, Store
+    from activedb.store.session import Session, Store
 
 GROWN = 100_000
 

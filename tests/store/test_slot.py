@@ -50,17 +50,28 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from activedb.config import Settings
 from activedb.errors import ConfigurationError, ConnectionLost, LockTimeout, StoreError
-from activedb.store import ChangedRows, Store, Tables, open_store
-from activedb.store._pgoutput import Begin, Commit, Delete, Insert, Note, Relation, Truncate, Update
+from activedb.store.replication import ChangedRows
+from activedb.store.replication._pgoutput import (
+    Begin,
+    Commit,
+    Delete,
+    Insert,
+    Note,
+    Relation,
+    Truncate,
+    Update,
+)
+from activedb.store.session import Store, open_store
+from activedb.store.sql import Tables
+from tests.changes.following import Somebody, somebody
 from tests.databases import PATIENCE_S, in_thread, until
-from tests.engine.following import Somebody, somebody
 from tests.histories.processes import Server
 from tests.servers import fresh_database, plain_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from activedb.store import Slot
+    from activedb.store.replication import Slot
 
 
 @contextlib.contextmanager
@@ -767,7 +778,7 @@ def test_role_without_the_rights_is_told_which(server: Store, database_url: str)
 
 
 def test_data_of_an_older_release_can_be_followed_after_a_restart() -> None:
-    from activedb.store.embedded import EmbeddedServer
+    from activedb.store.server import EmbeddedServer
     from tests.servers import temporary_folder
 
     with temporary_folder() as folder:

@@ -9,8 +9,8 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError
 
 from activedb.errors import UnsupportedStatement
-from activedb.store._plain_text import Edit, PlainText
-from activedb.store._sql_text import understand
+from activedb.store.sql._plain_text import Edit, PlainText
+from activedb.store.sql._sql_text import understand
 
 
 def read(sql: str, dialect: str = "postgresql") -> list[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import activedb as adb
-from activedb.store import Journal, Standing
+from activedb.store.journals import Journal, Standing
 
 if TYPE_CHECKING:
     from activedb import Occurrence, Transaction

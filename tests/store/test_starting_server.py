@@ -11,7 +11,7 @@ from sqlalchemy import make_url
 
 import activedb as adb
 from activedb.errors import ServerUnreachable
-from activedb.store._connections import _places
+from activedb.store.server._connections import _places
 from tests.databases import in_thread, until
 from tests.patience import PATIENCE_S
 from tests.servers import recovering_server

@@ -26,7 +26,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from activedb.errors import DefinitionError, InvalidRow
-from activedb.store import Tables, TableSpec
+from activedb.store.sql import Tables, TableSpec
 
 METADATA = MetaData()
 

@@ -36,8 +36,8 @@ from activedb.errors import (
     StatementCancelled,
     UniqueViolation,
 )
-from activedb.store import Store
-from activedb.store._faults import translated
+from activedb.store.server._driver_errors import translated
+from activedb.store.session import Store
 from tests.databases import PATIENCE_S, in_thread, until
 from tests.store.flushing import WriteSet, insert_rows, is_asleep, rows_of
 

@@ -46,8 +46,10 @@ from sqlalchemy.dialects.postgresql import DOMAIN, INET, JSONB
 from sqlalchemy.types import UserDefinedType
 
 from activedb.errors import InvalidRow, SerializationConflict, UniqueViolation
-from activedb.store import Change, Row, Store, Tables, _bulk
-from activedb.store._write_set import write
+from activedb.store.flush import Change, _bulk
+from activedb.store.flush._write_set import write
+from activedb.store.session import Store
+from activedb.store.sql import Row, Tables
 from tests.store.flushing import WriteSet, insert_rows, rows_of
 
 if TYPE_CHECKING:

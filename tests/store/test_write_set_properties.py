@@ -24,7 +24,8 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 
 from activedb.errors import ConstraintViolation
-from activedb.store import Store, _bulk
+from activedb.store.flush import _bulk
+from activedb.store.session import Store
 from tests.store.flushing import WriteSet, opened, rows_of
 
 if TYPE_CHECKING:

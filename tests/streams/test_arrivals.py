@@ -12,8 +12,9 @@ import pyarrow
 import pytest
 
 from activedb.clock import ClockStatus
+from activedb.columns import Arrival
 from activedb.events import AccuracyInterval, LocalClock, Occurrence
-from activedb.streams import Arrival, AtomicBatch, Files, Stream, of_batch, of_occurrences
+from activedb.streams import AtomicBatch, Files, Stream, of_batch, of_occurrences
 
 if TYPE_CHECKING:
     from activedb.events import Timestamp

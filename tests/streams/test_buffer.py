@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from activedb.columns import Arrival
 from activedb.events import AccuracyInterval, LocalClock, Occurrence
-from activedb.streams import Arrival, EventTimeBuffer
+from activedb.streams import EventTimeBuffer
 
 TIMES = st.integers(0, 12)
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Column, Integer, MetaData, Table
 
-from activedb.store import TableSpec
+from activedb.store.sql import TableSpec
 from activedb.transactions._base import Base
 
 SPECS = [

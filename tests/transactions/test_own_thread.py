@@ -17,8 +17,8 @@ from sqlalchemy.orm import Session as ORMSession
 
 import activedb as adb
 from activedb.errors import Deadlock, RuleFailed, SelfDeadlock
-from activedb.store import PlainUse
-from activedb.store._memory import MemoryStore
+from activedb.store.session import PlainUse
+from activedb.store.session._memory import MemoryStore
 from activedb.transactions._threads import is_anybody_stalled
 from tests.databases import in_thread, lock_waits, place, until
 from tests.patience import PATIENCE_S

@@ -96,7 +96,7 @@ class Subquery(Term):
             Naming the statement, if the store refuses it.
         """
         # Here and not above, so that events alone need no database library.
-        from activedb.store import Piece, select_of
+        from activedb.store.sql import Piece, select_of
 
         if reader is None:
             raise PatternError(

@@ -1,6 +1,6 @@
 """The hygiene logic of figure 1 as rules over a shared table of badges.
 
-The events, and the same logic as one loop, are those of `tests.engine.hygiene`.
+The events, and the same logic as one loop, are those of `tests.streams.hygiene`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 from activedb.events import Expression, Occurrence, event, seq
 from activedb.scheduling import Outcome, Program, ProgramRun, Ref, Scheduler, SharedTable, View
-from tests.engine.hygiene import MASK_WINDOW_S, WINDOW_S, seconds
+from tests.streams.hygiene import MASK_WINDOW_S, WINDOW_S, seconds
 
 __all__ = ["Change", "badges", "history_of", "ward"]
 

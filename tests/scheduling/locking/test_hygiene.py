@@ -11,9 +11,9 @@ from activedb.events import Occurrence
 from activedb.scheduling import Scheduler, SerialOrder
 from activedb.scheduling.locking import LWM, S2PL, SEI
 from tests.drawing import drawn
-from tests.engine.hygiene import KINDS, behave, expected
 from tests.scheduling.comparison import SCALE
 from tests.scheduling.locking.hygiene import history_of
+from tests.streams.hygiene import KINDS, behave, expected
 
 SCHEDULERS: dict[str, Callable[[], Scheduler]] = {
     "serial": SerialOrder,

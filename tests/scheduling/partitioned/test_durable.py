@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 
 from activedb.errors import SerializationConflict
 from tests.databases import place
-from tests.engine.programs import column_bank
-from tests.engine.programs.bank import EVENTS, SCHEDULERS, events_of, expected, open_bank
 from tests.scheduling.partitioned.here import TasksHere
+from tests.streams.programs import column_bank
+from tests.streams.programs.bank import EVENTS, SCHEDULERS, events_of, expected, open_bank
 
 SIX = [("DEPOSIT", n, n % 3, 0, 5) for n in range(6)]
 SCALE = int(os.environ.get("ACTIVEDB_TEST_SCALE", "1"))

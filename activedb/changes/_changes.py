@@ -1,0 +1,389 @@
+"""Changes made by anybody: what logical decoding tells of triggers rules, exactly once.
+
+```
+  peek ──► transactions, in the order of their commits
+             │ each change an occurrence, unless the rule has heard of it where it was made
+             ▼
+           firings ──► one Postgres transaction: the firings, and how far the slot is taken ──► run
+             │
+  advance ◄──┘ the server forgets; until then a crash makes it tell again what is taken already
+```
+
+What triggers has committed, so the rules that run are those that run in transactions of their own
+after that one or independently of it: detached, sequential and causal ones, all alike here. Rules
+that are immediate, deferred or exclusive could only have run within the transaction.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from activedb.changes._change_reader import ChangeReader
+from activedb.changes._replication_marks import DATA_KINDS
+from activedb.errors import ConfigurationError, StoreError
+from activedb.events import Expression, Occurrence, Primitive
+from activedb.firing import Fed, Firing, Launcher, Letter, Triggering, failure_of, is_systemic
+from activedb.rules import Rule, Subscription
+from activedb.store import Connection
+from activedb.store.replication import Begin, Commit, FollowedTable, Message, Relation, Slot
+from activedb.store.sql import TableSpec
+from activedb.transactions import Forest, Run, Transaction
+from coupling import Coupling
+
+__all__ = ["FOLLOWED_MODES", "FollowProgress", "Follower"]
+
+_LOG = logging.getLogger(__name__)
+
+FOLLOWED_MODES = (Coupling.DETACHED, Coupling.SEQUENTIAL, Coupling.CAUSAL)
+"""Of the rules that are run for changes by anybody."""
+
+_MESSAGES_MAX = 2_000  # after which a look at the slot begins no other transaction
+_KEPT_MAX = 10_000  # firings of one transaction that are started without being read again
+_PORTION = 1_000  # of the others, recorded at a time
+_RUNNING_MAX = 2_000  # firings under way when a transaction is taken
+_HUGE = 100_000  # changes of one transaction that are worth a word
+_LAG_BYTES_MAX = 1 << 20  # of the server's log, held back although there was nothing in it for us
+
+
+@dataclass(frozen=True, slots=True)
+class FollowProgress:
+    """What following a slot has come to.
+
+    Attributes
+    ----------
+    transactions, changes : int
+        Taken since it was opened: those that touched the tables, by whomever.
+    firings : int
+        Recorded for rules.
+    truncated : int
+        Tables that somebody has emptied with TRUNCATE, which says nothing about their rows and so
+        triggers nothing.
+    lag_bytes : int
+        Of the server's log that were there at the last look and are not taken yet.
+    lag_s : float
+        How long ago the last transaction that was taken had committed, if there may be more; 0 if
+        everything is taken.
+    """
+
+    transactions: int = 0
+    changes: int = 0
+    firings: int = 0
+    truncated: int = 0
+    lag_bytes: int = 0
+    lag_s: float = 0.0
+
+
+@dataclass(slots=True)
+class _Taken:
+    """What one transaction of somebody's has left here.
+
+    Attributes
+    ----------
+    firings : int
+        How many it has triggered.
+    is_changed : bool
+        Whether there is anything to record.
+    portion : list of Firing
+        To be recorded, and left to be taken over.
+    """
+
+    firings: int = 0
+    is_changed: bool = False
+    portion: list[Firing] = field(default_factory=list)
+
+
+class Follower:
+    """Takes the changes that one slot tells of; used by one thread, outside transactions.
+
+    ``with follower:`` opens and closes it. Each transaction that it is told of is taken in one of
+    the forest, which raises the events, records what they trigger and what detectors keep of them,
+    and that it is taken.
+
+    Parameters
+    ----------
+    slot : Slot
+    specs : sequence of TableSpec
+        The tables to follow.
+    is_whole : bool
+        Have old rows sent whole, by the tables' replica identity.
+    forest, triggering, launcher
+        What the rules run in, what triggers them, and what starts them.
+    trigger : callable ``(point)``
+        Called with "after peek", "after recording", "after advance", where tests fail.
+
+    Attributes
+    ----------
+    progress : FollowProgress
+    """
+
+    def __init__(
+        self,
+        slot: Slot,
+        specs: Sequence[TableSpec],
+        *,
+        is_whole: bool,
+        forest: Forest,
+        triggering: Triggering,
+        launcher: Launcher,
+        trigger: Callable[[str], object],
+    ):
+        self.progress = FollowProgress()
+        self._slot = slot
+        self._specs = tuple(specs)
+        self._is_whole = is_whole
+        self._forest = forest
+        self._triggering = triggering
+        self._catalog = triggering.catalog
+        self._launcher = launcher
+        self._trigger = trigger
+        self._reader: ChangeReader
+        self._taken_lsn = 0  # also if there was nothing to record
+
+    # -- opening and closing ---------------------------------------------------------------
+
+    def open(self) -> None:
+        """Become the slot's follower; see `Slot.open`.
+
+        Raises
+        ------
+        ConfigurationError
+            Also if a rule needs old values that the server does not send.
+        """
+        self._slot.open(self._specs, whole=self._is_whole)
+        try:
+            for table in self._slot.tables:
+                self._check_old_values(table)
+        except BaseException:
+            self._slot.close()
+            raise
+        self._reader = ChangeReader(self._slot, self._catalog.listening_to)
+
+    def close(self) -> None:
+        """Be its follower no more; safe to call again."""
+        self._slot.close()
+
+    def __enter__(self) -> Follower:
+        self.open()
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    @property
+    def slot(self) -> str:
+        """Name of the slot."""
+        return self._slot.name
+
+    def not_run(self) -> list[Rule]:
+        """Rules on the followed tables that are not run, because of their coupling."""
+        keys = {(kind, spec.name) for spec in self._specs for kind in DATA_KINDS}
+        return [
+            rule
+            for rule in self._catalog
+            if rule.coupling not in FOLLOWED_MODES and rule.on.keys & keys
+        ]
+
+    def _check_old_values(self, table: FollowedTable) -> None:
+        if table.is_whole:
+            return
+        key = ("update", table.spec.name)
+        for rule in self._catalog:
+            if rule.coupling not in FOLLOWED_MODES or key not in rule.on.keys:
+                continue
+            for primitive in _primitives(rule.on):
+                unsent = sorted(set(primitive.columns) - set(table.identified_by))
+                if primitive.key == key and unsent:
+                    raise ConfigurationError(
+                        f"rule {rule.name} is on updates of {', '.join(unsent)} of table "
+                        f"{table.spec.name}, and the server does not send the values before: "
+                        f'ALTER TABLE "{table.schema}"."{table.name}" REPLICA IDENTITY FULL, or '
+                        f"let whole_rows=True do it"
+                    )
+
+    # -- taking changes --------------------------------------------------------------------
+
+    def step(self) -> bool:
+        """Take what has committed, up to some number of changes, and let the server forget it.
+
+        Returns whether there may be more. What a transaction has triggered is recorded in one
+        transaction with the fact that it is taken, so it fires each rule once, whatever happens on
+        the way. A transaction is taken whole; what it triggers is recorded in portions, so a huge
+        one takes time rather than memory.
+
+        Raises
+        ------
+        ConfigurationError
+            If the slot cannot be read any more, or somebody else has followed it meanwhile.
+        ConnectionLost
+            Open it again and go on.
+        """
+        read = 0
+        last: Commit | None = None
+
+        def counted(messages: Iterator[Message]) -> Iterator[Message]:
+            nonlocal read
+            for message in messages:
+                read += 1
+                yield message
+
+        with self._slot.peek(_MESSAGES_MAX) as peeked:
+            messages = counted(peeked.messages)
+            for message in messages:
+                if not isinstance(message, Begin):
+                    raise StoreError(f"the slot tells of {message!r} outside a transaction")
+                last = self._take(message, messages)
+        is_more = read >= _MESSAGES_MAX
+        reached, lag_s = peeked.head_lsn, 0.0
+        if is_more and last is not None:
+            reached = last.end_lsn
+            lag_s = max(0.0, (peeked.now - last.committed_at).total_seconds())
+        if last is not None or reached - self._slot.confirmed > _LAG_BYTES_MAX:
+            self._slot.advance(reached)
+            self._trigger("after advance")
+        self.progress = replace(
+            self.progress, lag_bytes=max(0, peeked.head_lsn - reached), lag_s=lag_s
+        )
+        return is_more
+
+    def _take(self, begin: Begin, messages: Iterator[Message]) -> Commit:
+        """Take one transaction, up to its commit, or pass by it if it is taken."""
+        if begin.lsn < max(self._slot.lsn, self._taken_lsn):
+            return self._pass_by(messages)
+        self._trigger("after peek")
+        self._launcher.join_running(running_max=_RUNNING_MAX)
+        self._reader.begin(begin)
+        taken = _Taken()
+        run = Run(name=f"follow/{self._slot.name}/{begin.lsn:016X}", is_retried=True)
+        with self._forest.top_level(run) as t:
+            commit = self._raise_all(begin, messages, taken, t)
+            if taken.is_changed:
+                self._record_portion(taken, t)
+                end_lsn = commit.end_lsn
+                t.hierarchy.durable.append(
+                    lambda connection: self._slot.record(connection, end_lsn)
+                )
+        if taken.is_changed:
+            self._slot.recorded(commit.end_lsn)
+            self._trigger("after recording")
+        self._taken_lsn = commit.end_lsn
+        self._count(taken)
+        return commit
+
+    def _pass_by(self, messages: Iterator[Message]) -> Commit:
+        for message in messages:
+            if isinstance(message, Commit):
+                return message
+            if isinstance(message, Relation):  # which is told once
+                self._reader.read(message)
+        raise _cut_off()
+
+    def _raise_all(
+        self, begin: Begin, messages: Iterator[Message], taken: _Taken, t: Transaction
+    ) -> Commit:
+        """Raise the events of a transaction in `t`, up to its commit."""
+        reader = self._reader
+        for message in messages:
+            if isinstance(message, Commit):
+                return message
+            o = reader.read(message)
+            if o is None:
+                continue
+            if reader.changes == _HUGE:
+                _LOG.warning(
+                    "transaction %d has more than %d changes of followed tables; it is taken as a "
+                    "whole",
+                    begin.xid,
+                    _HUGE,
+                )
+            for subscription in self._listening(o):
+                self._feed(subscription, o, taken, t)
+        raise _cut_off()
+
+    def _listening(self, o: Occurrence) -> Iterator[Subscription]:
+        """Who has not heard of a change where it was made, and is run for it."""
+        for subscription in self._catalog.concerned_by(o):
+            rule = subscription.rule
+            if rule.coupling in FOLLOWED_MODES and rule.name not in self._reader.heard:
+                yield subscription
+
+    def _feed(
+        self, subscription: Subscription, o: Occurrence, taken: _Taken, t: Transaction
+    ) -> None:
+        rule = subscription.rule
+        fed: list[Fed] = []
+
+        def refused(rule: Rule, error: Exception) -> bool:
+            taken.is_changed = True
+            self._triggering.refuse(t, rule, f"{t.path}#{self._reader.changes}", o, error)
+            return True
+
+        try:
+            found = self._triggering.feed_to(subscription, o, t)
+            items = self._triggering.took(t, subscription, o, found, fed, refused)
+        except Exception as error:  # a predicate of the user's, or a row that lacks a value
+            if is_systemic(error, t):
+                raise
+            identity = f"{t.path}#{self._reader.changes}.{rule.name}"
+            letter = Letter.of_rule(identity, o, failure_of(rule.name, error))
+            self._triggering.keep_letter(t, letter)
+            taken.is_changed = True
+            return
+        if fed:
+            self._triggering.keep(t, fed)
+            taken.is_changed = True
+        if not items:
+            return
+        number = self._reader.changes
+        firings, letters = self._launcher.prepare(t, items, number)
+        taken.is_changed = True
+        taken.firings += len(firings)
+        for letter in letters:
+            self._triggering.keep_letter(t, letter)
+        if taken.firings <= _KEPT_MAX:
+            self._triggering.keep_firings(t, firings)
+        else:
+            taken.portion += firings
+            if len(taken.portion) >= _PORTION:
+                self._record_portion(taken, t)
+
+    # -- what comes of it ------------------------------------------------------------------
+
+    def _record_portion(self, taken: _Taken, t: Transaction) -> None:
+        """Write firings on the connection of `t` at once, so that they need not be remembered."""
+        if taken.portion:
+            rows = [firing.row for firing in taken.portion]
+            journal = self._launcher.journal
+
+            def write(connection: Connection) -> None:
+                journal.record_on(connection, rows, held=False)
+
+            t.hierarchy.session.flush((), (), [write])
+            taken.portion = []
+
+    def _count(self, taken: _Taken) -> None:
+        if self._reader.truncated:
+            _LOG.warning("a followed table was emptied with TRUNCATE, which triggers no rule")
+        now = self.progress
+        self.progress = replace(
+            now,
+            transactions=now.transactions + 1,
+            changes=now.changes + self._reader.changes,
+            firings=now.firings + taken.firings,
+            truncated=now.truncated + self._reader.truncated,
+        )
+        if taken.firings > _KEPT_MAX and not self._launcher.journal.is_queued:
+            while self._launcher.take_over(_PORTION, of_dead=False):
+                self._launcher.join_running(running_max=_RUNNING_MAX)
+
+
+def _cut_off() -> StoreError:
+    return StoreError("the slot tells of a transaction without its end")
+
+
+def _primitives(expression: Expression) -> Iterator[Primitive]:
+    if isinstance(expression, Primitive):
+        yield expression
+    for part in expression.children:
+        yield from _primitives(part)

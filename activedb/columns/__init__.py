@@ -1,0 +1,10 @@
+"""Tables of events as they arrive; detection and programs over them, compiled. See README.md."""
+
+from activedb.columns._arrival import Arrival
+from activedb.columns._event_table import (
+    PARAM_PREFIX,
+    EventColumn,
+    EventTable,
+)
+
+__all__ = ["PARAM_PREFIX", "Arrival", "EventColumn", "EventTable"]

@@ -1,0 +1,31 @@
+"""A table of events as it arrives: one row per event, one column per parameter."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+__all__ = ["PARAM_PREFIX", "EventColumn", "EventTable"]
+
+PARAM_PREFIX = "p_"
+
+
+class EventColumn(Protocol):
+    """A column of an :class:`EventTable`; ``pyarrow.ChunkedArray`` is one."""
+
+    def to_pylist(self) -> list[Any]:
+        """Return the values as Python objects, None for NULL."""
+
+
+class EventTable(Protocol):
+    """The rows of an atomic batch by column; ``pyarrow.Table`` is one."""
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+
+    @property
+    def column_names(self) -> list[str]:
+        """Names of the columns, in order."""
+
+    def column(self, name: str) -> EventColumn:
+        """Return the column called ``name``."""

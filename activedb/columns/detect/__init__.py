@@ -1,0 +1,32 @@
+"""Detection of patterns in columns of events, compiled. See README.md."""
+
+from __future__ import annotations
+
+from activedb.errors import ConfigurationError
+
+try:
+    import numpy  # noqa: F401
+    import pyarrow  # noqa: F401
+except ModuleNotFoundError as missing:
+    raise ConfigurationError(
+        f"columns of events need {missing.name}: pip install 'activedb[columnar]'"
+    ) from missing
+
+from activedb.columns.detect._columns import ABSENT, EventColumns
+from activedb.columns.detect._detector import ColumnarDetector
+from activedb.columns.detect._fallback import BatchDetector, BatchMatches, detector_for
+from activedb.columns.detect._filter import EventFilter
+from activedb.columns.detect._matches import Matches
+from activedb.columns.detect._plan import supports
+
+__all__ = [
+    "ABSENT",
+    "BatchDetector",
+    "BatchMatches",
+    "ColumnarDetector",
+    "EventColumns",
+    "EventFilter",
+    "Matches",
+    "detector_for",
+    "supports",
+]

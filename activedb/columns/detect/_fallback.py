@@ -1,0 +1,138 @@
+"""The batch interface over a `Detector`, for what cannot be compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from activedb.columns._event_table import EventTable
+from activedb.columns.detect._columns import EventColumns, Ints
+from activedb.columns.detect._detector import ColumnarDetector, checked_place
+from activedb.columns.detect._plan import supports
+from activedb.compiler import has_compiler
+from activedb.events import MATCHES_MAX, Detector, Occurrence
+
+if TYPE_CHECKING:
+    from activedb.events import Expression
+
+__all__ = ["BatchDetector", "BatchMatches", "RowDetector", "detector_for"]
+
+
+class BatchMatches(Protocol):
+    """The matches of a batch, in the order in which they are completed."""
+
+    @property
+    def us(self) -> Ints:
+        """The time of each in microseconds."""
+
+    def __len__(self) -> int: ...
+
+    def occurrences(self) -> list[Occurrence]:
+        """The composite occurrences."""
+
+
+class BatchDetector(Protocol):
+    """What finds the matches of an expression in batches of events in columns."""
+
+    @property
+    def partials(self) -> int:
+        """The number of events retained because a later match may need them."""
+
+    def feed(self, events: EventColumns | EventTable) -> BatchMatches:
+        """Take a batch; none of its events is before one of an earlier batch."""
+
+    def advance(self, us: int) -> BatchMatches:
+        """Tell that no event before `us` is fed any more; returns what time completes."""
+
+    def trim(self, before_us: int) -> None:
+        """Forget what no match ending at or after `before_us` can need."""
+
+
+class ListedMatches:
+    """Matches that a `Detector` has made.
+
+    Attributes
+    ----------
+    us : array of int64, of shape (matches,)
+    """
+
+    def __init__(self, found: Sequence[Occurrence]):
+        self.us: Ints = np.array([o.us for o in found], np.int64)
+        self._found = found
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def occurrences(self) -> list[Occurrence]:
+        """The matches."""
+        return list(self._found)
+
+
+class RowDetector:
+    """A `Detector` that is fed batches of columns, row by row in the order of their places.
+
+    It is advanced to the time of each event before that is fed. A feed that raises has taken the
+    events before the one that it raises for.
+    """
+
+    def __init__(
+        self,
+        expression: Expression,
+        *,
+        name: str | None = None,
+        matches_max: int | None = MATCHES_MAX,
+    ):
+        self._detector = Detector(expression, name=name, matches_max=matches_max)
+        self._last: tuple[int, str] | None = None
+
+    @property
+    def partials(self) -> int:
+        """The number of events retained because a later match may need them."""
+        return self._detector.partials
+
+    def feed(self, events: EventColumns | EventTable) -> ListedMatches:
+        """Take a batch; O(rows · parameters) and what the detector needs, in Python."""
+        columns = events if isinstance(events, EventColumns) else EventColumns.of_table(events)
+        order = columns.order()
+        last = checked_place(columns, order, self._last)
+        found: list[Occurrence] = []
+        for o in (columns if order is None else columns.take(order)).to_occurrences():
+            if self._detector.accepts(o):
+                found += self._detector.advance(o.us)
+                found += self._detector.feed(o)
+        self._last = last
+        if last is not None:
+            self._detector.trim(last[0])
+        return ListedMatches(found)
+
+    def advance(self, us: int) -> ListedMatches:
+        """Tell that no event before `us` is fed any more; returns what time completes."""
+        return ListedMatches(self._detector.advance(us))
+
+    def trim(self, before_us: int) -> None:
+        """Forget what no match ending at or after `before_us` can need."""
+        self._detector.trim(before_us)
+
+
+def detector_for(
+    expression: Expression, *, name: str | None = None, matches_max: int | None = MATCHES_MAX
+) -> BatchDetector:
+    """A compiled detector where the expression allows it and numba is there, else one in Python.
+
+    Parameters
+    ----------
+    name : str, optional
+        The name of the composite occurrences; the expression's repr by default.
+    matches_max : int, optional
+        How many matches one event completes at most; None: any number.
+
+    Raises
+    ------
+    PatternError
+        If `expression` cannot stand on its own.
+    """
+    if supports(expression) is None and has_compiler():
+        return ColumnarDetector(expression, name=name, matches_max=matches_max)
+    return RowDetector(expression, name=name, matches_max=matches_max)

@@ -1,0 +1,222 @@
+"""Equivalence keys as dense numbers, the same from batch to batch."""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from activedb.columns.detect._arrow import pa
+from activedb.columns.detect._columns import ABSENT, EventColumns, Ints
+from activedb.columns.detect._hashing import number_all
+from activedb.errors import BadEvent
+
+__all__ = ["IntNumbers", "KeyNumbers", "ValueNumbers"]
+
+
+class IntNumbers:
+    """Numbers for 64-bit integers: 0, 1, … in the order in which they are first met."""
+
+    def __init__(self) -> None:
+        self._numbers: Ints = np.full(64, -1, np.int64)
+        self._values: Ints = np.empty(0, np.int64)
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def values(self) -> Ints:
+        """The integers by number."""
+        return self._values[: self._count]
+
+    def number(self, wanted: Ints) -> Ints:
+        """Number each; O(1) each."""
+        found, self._numbers, self._values, self._count = number_all(
+            np.ascontiguousarray(wanted), self._numbers, self._values, self._count
+        )
+        return found
+
+    def copy(self) -> IntNumbers:
+        """Another one that knows the same; O(them)."""
+        made = copy(self)
+        made._numbers, made._values = self._numbers.copy(), self._values.copy()
+        return made
+
+    def reset(self, values: Ints) -> None:
+        """Forget all, and number these."""
+        size = 64
+        while size < 4 * len(values):
+            size *= 2
+        self._numbers = np.full(size, -1, np.int64)
+        self._values, self._count = np.empty(len(values), np.int64), 0
+        self.number(values)
+
+
+class ValueNumbers:
+    """Numbers for values that are equal as dictionary keys are.
+
+    Integers go through a compiled table as long as there are only integers.
+    """
+
+    def __init__(self) -> None:
+        self._ints: IntNumbers | None = IntNumbers()
+        self._by_value: dict[Any, int] = {}
+        self._values: list[Any] = []
+
+    def __len__(self) -> int:
+        return len(self._values) if self._ints is None else len(self._ints)
+
+    def number(self, column: Any, what: str) -> Ints:
+        """Number each value of an array; None and NULL are one value.
+
+        Raises
+        ------
+        BadEvent
+            Naming the column as `what`, if a value is absent, not hashable or unlike itself.
+        """
+        integers = _integers(column)
+        if integers is not None and self._ints is not None:
+            return self._ints.number(integers)
+        if self._ints is not None:
+            self._values = self._ints.values.tolist()
+            self._by_value = {value: place for place, value in enumerate(self._values)}
+            self._ints = None
+        if isinstance(column, np.ndarray):
+            return np.fromiter(
+                (self._number_one(value, what) for value in column.tolist()), np.int64, len(column)
+            )
+        try:
+            coded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+        except pa.ArrowNotImplementedError:  # lists and the like
+            return np.array([self._number_one(v, what) for v in column.to_pylist()], np.int64)
+        known = [self._number_one(value, what) for value in coded.dictionary.to_pylist()]
+        if coded.null_count:
+            known.append(self._number_one(None, what))
+            indices = coded.indices.fill_null(len(known) - 1)
+        else:
+            indices = coded.indices
+        found: Ints = np.array(known, np.int64)[indices.to_numpy(zero_copy_only=False)]
+        return found
+
+    def copy(self) -> ValueNumbers:
+        """Another one that knows the same; O(them)."""
+        made = copy(self)
+        made._ints = None if self._ints is None else self._ints.copy()
+        made._by_value, made._values = dict(self._by_value), list(self._values)
+        return made
+
+    def keep(self, kept: Ints) -> None:
+        """Forget all but those with these numbers, which become 0, 1, and so on."""
+        if self._ints is not None:
+            self._ints.reset(self._ints.values[kept])
+            return
+        self._values = [self._values[number] for number in kept]
+        self._by_value = {value: place for place, value in enumerate(self._values)}
+
+    def _number_one(self, value: Any, what: str) -> int:
+        if value is ABSENT:
+            raise BadEvent(
+                f"an event has no parameter {what!r}, which must be the same in all parts of the "
+                "pattern"
+            )
+        try:
+            number = self._by_value.get(value)
+            comparable = number is not None or bool(value == value)
+        except TypeError:
+            comparable, number = False, None
+        if not comparable:
+            raise BadEvent(
+                f"parameter {what!r} must be the same in all parts of the pattern, but its value "
+                f"{value!r} cannot be compared: use a hashable value that is equal to itself"
+            )
+        if number is None:
+            number = self._by_value[value] = len(self._values)
+            self._values.append(value)
+        return number
+
+
+class KeyNumbers:
+    """Numbers for the values of several parameters together."""
+
+    def __init__(self, attributes: tuple[str, ...]):
+        self._attributes = attributes
+        self._values = [ValueNumbers() for _ in attributes]
+        # Pairs of the number so far and that of the next value, in one integer.
+        self._pairs = [IntNumbers() for _ in attributes[1:]]
+
+    def __len__(self) -> int:
+        if self._pairs:
+            return len(self._pairs[-1])
+        return len(self._values[0]) if self._values else 1
+
+    def copy(self) -> KeyNumbers:
+        """Another one that knows the same; O(them)."""
+        made = copy(self)
+        made._values = [values.copy() for values in self._values]
+        made._pairs = [pairs.copy() for pairs in self._pairs]
+        return made
+
+    def number(self, columns: EventColumns, rows: Ints) -> Ints:
+        """Number the keys of these rows.
+
+        Raises
+        ------
+        BadEvent
+            As `ValueNumbers.number`, and if a column is missing.
+        """
+        found: Ints | None = None
+        for place, (name, values) in enumerate(zip(self._attributes, self._values, strict=True)):
+            column = columns.params.get(name)
+            if column is None:
+                if not len(rows):
+                    continue
+                raise BadEvent(
+                    f"the events have no parameter {name!r}, which must be the same in all parts "
+                    "of the pattern"
+                )
+            numbers = values.number(_taken(column, rows), name)
+            if found is None:
+                found = numbers
+            else:
+                found = self._pairs[place - 1].number(found << 32 | numbers)
+        return np.zeros(len(rows), np.int64) if found is None else found
+
+    def keep(self, kept: Ints) -> None:
+        """Forget all but those with these numbers, which become 0, 1, and so on.
+
+        REQUIRES: `kept` rises.
+        """
+        for place in range(len(self._pairs) - 1, -1, -1):
+            pairs = self._pairs[place].values[kept]
+            firsts, first_places = np.unique(pairs >> 32, return_inverse=True)
+            seconds, second_places = np.unique(pairs & 0xFFFFFFFF, return_inverse=True)
+            self._pairs[place].reset(first_places.astype(np.int64) << 32 | second_places)
+            self._values[place + 1].keep(seconds)
+            kept = firsts
+        if self._values:
+            self._values[0].keep(kept)
+
+
+def _taken(column: Any, rows: Ints) -> Any:
+    return column[rows] if isinstance(column, np.ndarray) else column.take(pa.array(rows))
+
+
+def _integers(column: Any) -> npt.NDArray[np.int64] | None:
+    """The values as 64-bit integers, if they are integers all."""
+    if isinstance(column, np.ndarray):
+        if column.dtype.kind in "ib" or (column.dtype.kind == "u" and column.itemsize < 8):
+            return column.astype(np.int64, copy=False)
+        return None
+    kind = column.type
+    plain = pa.types.is_signed_integer(kind) or (
+        pa.types.is_unsigned_integer(kind) and kind.bit_width < 64
+    )
+    if column.null_count or not plain:
+        return None
+    found: npt.NDArray[np.int64] = column.to_numpy(zero_copy_only=False).astype(
+        np.int64, copy=False
+    )
+    return found

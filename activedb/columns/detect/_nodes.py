@@ -1,0 +1,202 @@
+"""The nodes of partial matches: what may follow them, and what they are whole with; compiled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from activedb.columns.detect._contexts import NEVER_US
+from activedb.columns.detect._predicates import is_true
+from activedb.compiler import jit
+
+__all__ = [
+    "AT_US",
+    "COUNT",
+    "EVENT",
+    "EVENT_COLUMNS",
+    "FIRST_US",
+    "LOW",
+    "NEXT",
+    "NODE_COLUMNS",
+    "NULLS",
+    "OPEN",
+    "PART",
+    "ROW",
+    "US",
+    "USED",
+    "collect",
+    "conditions_hold",
+    "floor_of",
+    "follows_of",
+    "write_node",
+]
+
+Array = npt.NDArray[Any]
+
+# Columns of an event in the ring: the last one is the time of the latest event that a negated part
+# at the start has taken before it.
+US, ROW, USED, NULLS, LOW = range(5)
+EVENT_COLUMNS = 5
+# Columns of a node: the serial of its event and its time, the node of the constituent before it
+# and that with which the part before ended, its part and its place in that, the serial and time of
+# the first constituent, the parts that may come next, the next node on the list of the part.
+EVENT, AT_US, PARENT, BEFORE, PART, COUNT, FIRST, FIRST_US, OPEN, NEXT = range(10)
+NODE_COLUMNS = 10
+
+
+def follows_of(least: Array) -> tuple[Array, Array]:
+    """Which parts may follow each one, as bits, and after which nothing has to follow."""
+    parts = len(least)
+    follows, ends = np.zeros(parts, np.int64), np.zeros(parts, np.bool_)
+    for part in range(parts):
+        later = part + 1
+        while later < parts:
+            follows[part] |= 1 << later
+            if least[later] > 0:
+                break
+            later += 1
+        ends[part] = later == parts
+    return follows, ends
+
+
+@jit
+def floor_of(
+    keys: Array, key: int, source: int, part: int, us: int, parts: int, gap_us: int
+) -> int:
+    """The time before which no event of `source` can lead on to one of `part` at `us`."""
+    floor = NEVER_US
+    for between in range(source + 1, part + 1):
+        place = parts + 2 * between
+        barred = keys[key, place]
+        if barred == us:  # an event at the same time is not before it
+            barred = keys[key, place + 1]
+        floor = max(floor, barred)
+    if gap_us >= 0:
+        floor = max(floor, us - gap_us)
+    return int(floor)
+
+
+@jit
+def conditions_hold(
+    part: int,
+    node: int,
+    event: int,
+    programs: Array,
+    program_ends: Array,
+    program_parts: Array,
+    program_prevs: Array,
+    constants: Array,
+    at: Array,
+    before: Array,
+    ring: Array,
+    values: Array,
+    nodes: Array,
+    stack: Array,
+    unknown: Array,
+) -> bool:
+    """Whether the conditions are true that are judged at `part`, if `event` follows `node`."""
+    slots = nodes.shape[0] - 1
+    at[:] = -1
+    before[:] = -1
+    while node >= 0:
+        slot = node & slots
+        of = nodes[slot, PART]
+        at[of] = nodes[slot, EVENT]
+        if nodes[slot, COUNT] > 1:
+            before[of] = nodes[nodes[slot, PARENT] & slots, EVENT]
+        node = nodes[slot, BEFORE]
+    before[part] = at[part]
+    at[part] = event
+    begin = 0
+    for i in range(program_ends.shape[0]):
+        # What compares with the element before is judged from the second one on.
+        if program_parts[i] == part and not (program_prevs[i] and before[part] < 0):
+            program = programs[begin : program_ends[i]]
+            if not is_true(program, constants, at, before, ring, values, stack, unknown):
+                return False
+        begin = program_ends[i]
+    return True
+
+
+@jit
+def write_node(
+    nodes: Array,
+    serial: int,
+    node: int,
+    event: int,
+    us: int,
+    part: int,
+    least: Array,
+    most: Array,
+    kleene: Array,
+    follows: Array,
+) -> None:
+    """Make the node of `event` as one of `part` after `node`, which is -1 at the beginning."""
+    slots = nodes.shape[0] - 1
+    slot, new = node & slots, serial & slots
+    extends = node >= 0 and nodes[slot, PART] == part
+    count = nodes[slot, COUNT] + 1 if extends else 1
+    nodes[new, EVENT] = event
+    nodes[new, AT_US] = us
+    nodes[new, PARENT] = node
+    nodes[new, BEFORE] = nodes[slot, BEFORE] if extends else node
+    nodes[new, PART] = part
+    nodes[new, COUNT] = count
+    nodes[new, FIRST] = event if node < 0 else nodes[slot, FIRST]
+    nodes[new, FIRST_US] = us if node < 0 else nodes[slot, FIRST_US]
+    opened = follows[part] if count >= least[part] else 0
+    if kleene[part] and (most[part] < 0 or count < most[part]):
+        opened |= 1 << part
+    nodes[new, OPEN] = opened
+
+
+@jit
+def collect(
+    made: Array,
+    n_made: int,
+    start: int,
+    least: Array,
+    ends: Array,
+    negates_start: bool,
+    ring: Array,
+    nodes: Array,
+    flat: Array,
+    starts: Array,
+    counts: Array,
+    usable: Array,
+) -> int:
+    """Write the candidates among the nodes made; return how many, or -1: there is no room."""
+    ring_slots, slots = ring.shape[0] - 1, nodes.shape[0] - 1
+    n = 0
+    for i in range(n_made):
+        slot = made[i, 0] & slots
+        part = nodes[slot, PART]
+        if not ends[part] or nodes[slot, COUNT] < least[part]:
+            continue
+        if negates_start and ring[nodes[slot, FIRST] & ring_slots, LOW] >= start:
+            continue
+        if n == usable.shape[0]:
+            return -1
+        counts[n] = 0
+        usable[n] = True
+        length = 0
+        node = made[i, 0]
+        while node >= 0:
+            slot = node & slots
+            counts[n, nodes[slot, PART]] += 1
+            if ring[nodes[slot, EVENT] & ring_slots, USED] != 0:
+                usable[n] = False
+            length += 1
+            node = nodes[slot, PARENT]
+        end = starts[n] + length
+        if end > flat.shape[0]:
+            return -1
+        node = made[i, 0]
+        for place in range(end - 1, starts[n] - 1, -1):
+            flat[place] = nodes[node & slots, EVENT]
+            node = nodes[node & slots, PARENT]
+        n += 1
+        starts[n] = end
+    return n

@@ -1,0 +1,244 @@
+"""What of an expression the kernels need, or why they cannot find its matches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from activedb.columns.detect._contexts import CONTEXTS
+from activedb.columns.detect._programs import Program, why_no_program
+from activedb.errors import PatternError
+from activedb.events import (
+    Context,
+    Expression,
+    Kleene,
+    Negation,
+    Primitive,
+    Query,
+    Selection,
+    Sequence,
+    SkipTo,
+)
+from activedb.events._expression import PartsPredicate
+from activedb.events.terms import Term
+
+__all__ = ["Listener", "Plan", "plan_of", "supports"]
+
+_PARTS_MAX = 31  # bits of a mask for positive parts, and as many for negated ones
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A primitive event of an expression and what it is there.
+
+    Attributes
+    ----------
+    primitive : Primitive
+    bit : int
+        i: of the positive part i; 32 + i: negated right before that.
+    """
+
+    primitive: Primitive
+    bit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A sequence as the kernels see it.
+
+    Attributes
+    ----------
+    name : str
+        Of the matches: the query's, or the sequence as a text.
+    expression : Sequence
+    names : tuple of str
+        Of the positive parts.
+    listeners : tuple of Listener
+    window_us, gap_us : int
+        Or -1.
+    context : int
+        As `activedb.columns.detect._contexts` numbers them.
+    is_next : bool
+        Whether the selection is next; else it is any.
+    negates_start : bool
+    least, most : tuple of int
+        Per positive part how many events it takes; `most` -1: without bound.
+    kleene, greedy : tuple of bool
+        Per positive part.
+    programs : tuple of Program
+        The conditions over several events that are compiled.
+    filters : tuple of callable
+        The other ones, judged in Python when a match is whole.
+    returns : tuple of (str, Term)
+        The parameters of a match, if the sequence is that of a query that says them.
+    """
+
+    name: str
+    expression: Sequence
+    names: tuple[str, ...]
+    listeners: tuple[Listener, ...]
+    window_us: int
+    gap_us: int
+    context: int
+    is_next: bool
+    negates_start: bool
+    least: tuple[int, ...]
+    most: tuple[int, ...]
+    kleene: tuple[bool, ...]
+    greedy: tuple[bool, ...]
+    programs: tuple[Program, ...]
+    filters: tuple[PartsPredicate, ...]
+    returns: tuple[tuple[str, Any], ...]
+
+    @property
+    def keeps_runs(self) -> bool:
+        """Whether partial matches have to be kept one by one, and stacks of events do not do."""
+        return any(self.kleene) or bool(self.programs)
+
+
+def supports(expression: Expression) -> str | None:
+    """Why the matches of an expression cannot be found in columns; None: they can.
+
+    Raises
+    ------
+    PatternError
+        If the expression cannot stand on its own.
+    """
+    if not isinstance(expression, Expression):
+        raise PatternError(
+            f'a detector takes an event expression, such as event("EXIT"), not {expression!r}'
+        )
+    expression.check()
+    pattern = expression.pattern if isinstance(expression, Query) else expression
+    if not isinstance(pattern, Sequence):
+        return f"{pattern!r} is not a sequence"
+    return _choices(pattern) or _parts(pattern)
+
+
+def plan_of(expression: Expression) -> Plan:
+    """What the kernels need.
+
+    Raises
+    ------
+    PatternError
+        If `supports` tells why not.
+    """
+    reason = supports(expression)
+    if reason is not None:
+        raise PatternError(
+            f"its matches cannot be found in columns: {reason}; use detector_for() or a Detector"
+        )
+    returns: tuple[tuple[str, Any], ...] = ()
+    name = repr(expression)
+    if isinstance(expression, Query):
+        name, returns, expression = expression.name, expression.returns, expression.pattern
+    assert isinstance(expression, Sequence)
+    listeners: list[Listener] = []
+    positives = 0
+    for part in expression.parts:
+        if isinstance(part, Negation):
+            listeners += [Listener(one, 32 + positives) for one in part.alternatives]
+            continue
+        alternatives = part.alternatives if isinstance(part, Kleene) else (part,)
+        for one in alternatives:
+            assert isinstance(one, Primitive)
+            listeners.append(Listener(one, positives))
+        positives += 1
+    kleenes = [part if isinstance(part, Kleene) else None for part in expression.positives]
+    return Plan(
+        name,
+        expression,
+        expression.names,
+        tuple(listeners),
+        -1 if expression.window_us is None else expression.window_us,
+        -1 if expression.gap_us is None else expression.gap_us,
+        CONTEXTS.index(expression.consumption),
+        expression.selection is Selection.NEXT,
+        isinstance(expression.parts[0], Negation),
+        tuple(1 if part is None else part.minimum for part in kleenes),
+        tuple(
+            1 if part is None else -1 if part.maximum is None else part.maximum for part in kleenes
+        ),
+        tuple(part is not None for part in kleenes),
+        tuple(part is None or part.greedy for part in kleenes),
+        tuple(
+            Program(
+                predicate,
+                max(
+                    map(expression.names.index, predicate.part_names),
+                    default=len(expression.names) - 1,
+                ),
+            )
+            for predicate in expression.predicates
+            if isinstance(predicate, Term) and why_no_program(predicate) is None
+        ),
+        tuple(
+            predicate
+            for predicate in expression.predicates
+            if why_no_program(predicate) is not None
+        ),
+        returns,
+    )
+
+
+def _choices(sequence: Sequence) -> str | None:
+    if sequence.selection is Selection.STRICT:
+        return "it selects strictly"
+    if sequence.skip.to is not SkipTo.NONE:
+        return "it skips after a match"
+    if sequence.readings or any(map(_is_reading, sequence.predicates)):
+        return "it reads the shared store"
+    kleenes = [part for part in sequence.parts if isinstance(part, Kleene)]
+    if kleenes and sequence.consumption is Context.RECENT:
+        return "of matches of different lengths it makes the most recent one"
+    reasons = [why_no_program(predicate) for predicate in sequence.predicates]
+    uncompiled = next((reason for reason in reasons if reason is not None), None)
+    chooses = (
+        sequence.selection is not Selection.ANY or sequence.consumption is not Context.UNRESTRICTED
+    )
+    if uncompiled is not None and chooses:
+        return f"{uncompiled}, and it chooses among the matches"
+    if (kleenes or None in reasons) and sequence.window_us is None:
+        return "it has partial matches and no window, so they would be kept for ever"
+    if any(kleene.minimum == 0 for kleene in kleenes) and None in reasons:
+        return "it has conditions and a part that may be empty"
+    return None
+
+
+def _parts(sequence: Sequence) -> str | None:
+    for part in reversed(sequence.parts):
+        if isinstance(part, Negation):
+            return "it may end with a negation, which only time decides"
+        if not isinstance(part, Kleene) or part.minimum > 0:
+            break
+    if isinstance(sequence.parts[0], Negation) and sequence.selection is not Selection.ANY:
+        return "it selects and starts with a negation"
+    first = sequence.positives[0]
+    if isinstance(first, Kleene) and first.minimum == 0:
+        return f"its first part {first!r} may be empty"
+    if len(sequence.parts) > _PARTS_MAX:
+        return f"it has more than {_PARTS_MAX} parts"
+    for part in sequence.parts:
+        alternatives: tuple[Expression, ...]
+        alternatives = part.alternatives if isinstance(part, Negation | Kleene) else (part,)
+        for one in alternatives:
+            reason = _primitive(one)
+            if reason is not None:
+                return reason
+    return None
+
+
+def _primitive(one: Expression) -> str | None:
+    if not isinstance(one, Primitive):
+        return f"its part {one!r} is not a primitive event"
+    if one.schedule is not None:
+        return f"{one!r} is a clock event"
+    if one.key[0] != "event":
+        return f"{one!r} is no event of a stream"
+    if one.reading is not None or _is_reading(one.predicate):
+        return f"{one!r} reads the shared store"
+    return None
+
+
+def _is_reading(predicate: object) -> bool:
+    return isinstance(predicate, Term) and predicate.is_reading

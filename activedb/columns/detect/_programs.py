@@ -1,0 +1,350 @@
+"""Conditions as programs of a stack machine, over numbers in columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import copy
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from activedb.columns.detect._arrow import pa
+from activedb.columns.detect._columns import EventColumns, Ints
+from activedb.columns.detect._keys import ValueNumbers
+from activedb.columns.detect._values import EXACT_MAX, Floats, Kind, joined, numbers_of
+from activedb.errors import BadEvent
+from activedb.events.terms import (
+    Aggregate,
+    And,
+    Arithmetic,
+    Attribute,
+    Between,
+    Comparison,
+    In,
+    IsNull,
+    Literal,
+    Negative,
+    Not,
+    Or,
+    Term,
+)
+
+__all__ = ["Program", "Programs", "why_no_program"]
+
+# As `activedb.columns.detect._runs` numbers them.
+_CONST, _NULL, _LOAD, _EQ, _NE, _LT, _LE, _GT, _GE, _ADD, _SUB, _MUL, _NEG = range(13)
+_AND, _OR, _NOT, _IS_NULL = range(13, 17)
+_COMPARISONS: Final = {"=": _EQ, "!=": _NE, "<": _LT, "<=": _LE, ">": _GT, ">=": _GE}
+_SUMS: Final = {"+": _ADD, "-": _SUB, "*": _MUL}
+
+_TEXTS_MAX: Final = 65_536  # that conditions on one event know, before they forget
+
+
+def why_no_program(term: object) -> str | None:
+    """Why a condition cannot be compiled; None: it can."""
+    if not isinstance(term, Term):
+        return f"{getattr(term, '__name__', term)!r} is a function"
+    for one in term.walk():
+        if isinstance(one, Attribute):
+            known = not one.old
+        elif isinstance(one, Aggregate):
+            known = one.uses_prev and not one.old
+        elif isinstance(one, Literal):
+            known = one.value is None or (
+                isinstance(one.value, bool | int | float | str)
+                and not (isinstance(one.value, int) and abs(one.value) > EXACT_MAX)
+            )
+        elif isinstance(one, Arithmetic):
+            known = one.operator in _SUMS
+        else:
+            known = isinstance(one, Comparison | And | Or | Not | IsNull | In | Between | Negative)
+        if not known:
+            return f"{one!r} cannot be compiled"
+    if not isinstance(term, Comparison | And | Or | Not | IsNull | In | Between):
+        return f"{term!r} is no condition"
+    for one in term.walk():
+        if isinstance(one, And | Or | Not):
+            for condition in one.operands:
+                if not isinstance(condition, Comparison | And | Or | Not | IsNull | In | Between):
+                    return f"{condition!r} is no condition"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A condition that is compiled.
+
+    Attributes
+    ----------
+    term : Term
+    part : int
+        The part at which it is judged.
+    """
+
+    term: Term
+    part: int
+
+
+class Programs:
+    """The conditions of a plan over several events, and the columns that they load.
+
+    Parameters
+    ----------
+    programs : tuple of Program
+    names : tuple of str
+        Of the positive parts.
+    """
+
+    def __init__(self, programs: tuple[Program, ...], names: tuple[str, ...]):
+        self._programs = programs
+        self._names = names
+        loads = [load for program in programs for load in _loads(program.term)]
+        self.columns: tuple[str, ...] = tuple(dict.fromkeys(load.name or "" for load in loads))
+        # Which parts must have which of the columns.
+        self._loaded_by = [
+            frozenset(self._place(load) for load in loads if load.name == column)
+            for column in self.columns
+        ]
+        self._texts = ValueNumbers()
+        self._kinds = [Kind("null")] * len(self.columns)
+        self.constants: list[float] = []
+        code: list[tuple[int, int, int, int]] = []
+        ends = []
+        for program in programs:
+            code += self._compiled(program.term)
+            ends.append(len(code))
+        self._texts_of_literals = len(self._texts)  # they have the first numbers, and keep them
+        self.code: Ints = np.array(code, np.int64).reshape(-1, 4)
+        self.ends: Ints = np.array(ends, np.int64)
+        self.parts: Ints = np.array([program.part for program in programs], np.int64)
+        self.prevs = np.array([program.term.uses_prev for program in programs], bool)
+        self.literals: Floats = np.array(self.constants, np.float64)
+
+    def load(self, columns: EventColumns, rows: Ints, masks: Ints) -> tuple[Floats, Ints]:
+        """The values of some events, and which of them are NULL.
+
+        Parameters
+        ----------
+        rows : array of int64
+        masks : array of int64
+            Per row of `rows` which parts take it.
+
+        Returns
+        -------
+        values : array of float64, of shape (rows, columns)
+        nulls : array of int64, of shape (rows,)
+            Bit c: column c is NULL.
+
+        Raises
+        ------
+        BadEvent
+            If a value is absent, of a type that does not go with the others, or too large.
+        """
+        values = np.zeros((len(rows), len(self.columns)))
+        nulls = np.zeros(len(rows), np.int64)
+        kinds = list(self._kinds)
+        for place, name in enumerate(self.columns):
+            needed = sum(1 << part for part in self._loaded_by[place])
+            wanted = (masks & needed) != 0
+            if not wanted.any():
+                continue
+            column = columns.params.get(name)
+            if column is None:
+                raise BadEvent(f"the events have no attribute {name!r}, which a condition needs")
+            taken = (
+                column[rows[wanted]]
+                if isinstance(column, np.ndarray)
+                else column.take(pa.array(rows[wanted]))
+            )
+            kind, numbers, unknown = numbers_of(name, taken, self._texts)
+            kinds[place] = joined(name, kinds[place], kind)
+            values[wanted, place] = numbers
+            nulls[wanted] |= unknown.astype(np.int64) << place
+        for program in self._programs:
+            self._check(program.term, kinds)
+        self._kinds = kinds
+        return values, nulls
+
+    def copy(self) -> Programs:
+        """Others that know the same; O(texts)."""
+        made = copy(self)
+        made._texts, made._kinds = self._texts.copy(), list(self._kinds)
+        return made
+
+    @property
+    def texts(self) -> int:
+        """How many texts are known."""
+        return len(self._texts)
+
+    def keep_texts(self, values: Floats) -> None:
+        """Forget the texts that neither these loaded values nor the conditions have.
+
+        Parameters
+        ----------
+        values : array of float64, of shape (rows, columns)
+            Their texts get other numbers, in place.
+        """
+        columns = [place for place, kind in enumerate(self._kinds) if kind.name == "text"]
+        held = values[:, columns]
+        literals = np.arange(self._texts_of_literals)
+        kept: Ints = np.unique(np.concatenate((held.ravel(), literals))).astype(np.int64)
+        values[:, columns] = np.searchsorted(kept, held.astype(np.int64))
+        self._texts.keep(kept)
+
+    def hold(self, columns: EventColumns, rows: Ints) -> npt.NDArray[np.bool_]:
+        """For which of some events all conditions are true, if they are about the event itself.
+
+        Raises
+        ------
+        BadEvent
+            As `load`.
+        """
+        values, nulls = self.load(columns, rows, np.ones(len(rows), np.int64))
+        begin, holds = 0, np.ones(len(rows), bool)
+        for end in self.ends:
+            holds &= _true(self.code[begin:end].tolist(), self.constants, values, nulls)
+            begin = end
+        if self.texts > _TEXTS_MAX:
+            self.keep_texts(np.empty((0, len(self.columns))))
+        return holds
+
+    def _compiled(self, term: Term) -> Iterator[tuple[int, int, int, int]]:
+        if isinstance(term, Attribute | Aggregate):
+            assert term.name is not None
+            previous = int(isinstance(term, Aggregate))
+            yield _LOAD, self.columns.index(term.name), self._place(term), previous
+        elif isinstance(term, Literal):
+            if term.value is None:
+                yield _NULL, 0, 0, 0
+                return
+            value = term.value
+            if isinstance(value, str):
+                value = int(self._texts.number(np.array([value], object), "a literal")[0])
+            self.constants.append(float(value))
+            yield _CONST, len(self.constants) - 1, 0, 0
+        elif isinstance(term, In):
+            for place, choice in enumerate(term.choices):
+                yield from self._compiled(term.operand)
+                yield from self._compiled(choice)
+                yield _EQ, 0, 0, 0
+                if place:
+                    yield _OR, 0, 0, 0
+        elif isinstance(term, Between):
+            yield from self._compiled((term.operand >= term.low) & (term.operand <= term.high))
+        else:
+            for place, operand in enumerate(term.operands):
+                yield from self._compiled(operand)
+                if place and isinstance(term, And | Or):
+                    yield (_AND if isinstance(term, And) else _OR), 0, 0, 0
+            if isinstance(term, Comparison):
+                yield _COMPARISONS[term.operator], 0, 0, 0
+            elif isinstance(term, Arithmetic):
+                yield _SUMS[term.operator], 0, 0, 0
+            elif isinstance(term, Not | IsNull | Negative):
+                operation = {Not: _NOT, IsNull: _IS_NULL, Negative: _NEG}[type(term)]
+                yield operation, 0, 0, 0
+
+    def _place(self, load: Attribute | Aggregate) -> int:
+        """Which part it is of; the event itself stands at 0."""
+        return 0 if load.part is None else self._names.index(load.part)
+
+    def _check(self, term: Term, kinds: list[Kind]) -> Kind:
+        """What a term gives of such columns.
+
+        Raises
+        ------
+        BadEvent
+            If it cannot be computed, or not exactly.
+        """
+        if isinstance(term, Attribute | Aggregate):
+            return kinds[self.columns.index(term.name or "")]
+        if isinstance(term, Literal):
+            return _literal_kind(term.value)
+        found = [self._check(operand, kinds) for operand in term.operands]
+        names = {kind.name for kind in found} - {"null"}
+        if isinstance(term, Arithmetic | Negative):
+            if names - {"number"}:
+                raise BadEvent(f"{term!r} computes with what is no number")
+            sizes = [kind.most for kind in found]
+            is_product = isinstance(term, Arithmetic) and term.operator == "*"
+            most = sizes[0] * sizes[1] if is_product else sum(sizes)
+            if most > EXACT_MAX:
+                raise BadEvent(
+                    f"{term!r} may exceed 2**53, up to which it is exact: use a Detector"
+                )
+            return Kind("number", most)
+        if isinstance(term, Comparison | In | Between):
+            if "text" in names and names != {"text"}:
+                raise BadEvent(f"{term!r} compares texts with what is none")
+            ordered = isinstance(term, Between) or (
+                isinstance(term, Comparison) and term.operator not in ("=", "!=")
+            )
+            if ordered and "text" in names:
+                raise BadEvent(
+                    f"{term!r} orders texts, which compiled conditions do not: use a Detector"
+                )
+        return Kind("truth")
+
+
+def _true(
+    code: list[list[int]], constants: list[float], values: Floats, nulls: Ints
+) -> npt.NDArray[np.bool_]:
+    """Run a program for all events at once, as `activedb.columns.detect._runs` does for one."""
+    stack: list[tuple[Any, Any]] = []
+    for operation, place, _, _ in code:
+        if operation == _CONST:
+            stack.append((np.full(len(values), constants[place]), np.zeros(len(values), bool)))
+        elif operation == _NULL:
+            stack.append((np.zeros(len(values)), np.ones(len(values), bool)))
+        elif operation == _LOAD:
+            stack.append((values[:, place], (nulls >> place & 1).astype(bool)))
+        elif operation in (_NOT, _IS_NULL, _NEG):
+            a, unknown = stack.pop()
+            if operation == _IS_NULL:
+                stack.append((unknown, np.zeros(len(values), bool)))
+            else:
+                stack.append((1.0 - a if operation == _NOT else -a, unknown))
+        else:
+            b, b_unknown = stack.pop()
+            a, a_unknown = stack.pop()
+            unknown = a_unknown | b_unknown
+            if operation in (_AND, _OR):
+                decisive = float(operation == _OR)
+                decided = (~a_unknown & (a == decisive)) | (~b_unknown & (b == decisive))
+                value = np.where(decided, decisive, 1.0 - decisive)
+                stack.append((value, unknown & ~decided))
+            else:
+                stack.append((_UFUNCS[operation](a, b), unknown))
+    [(value, unknown)] = stack
+    true: npt.NDArray[np.bool_] = (value == 1.0) & ~unknown
+    return true
+
+
+_UFUNCS: Final = {
+    _EQ: np.equal,
+    _NE: np.not_equal,
+    _LT: np.less,
+    _LE: np.less_equal,
+    _GT: np.greater,
+    _GE: np.greater_equal,
+    _ADD: np.add,
+    _SUB: np.subtract,
+    _MUL: np.multiply,
+}
+
+
+def _loads(term: Term) -> Iterator[Attribute | Aggregate]:
+    return (one for one in term.walk() if isinstance(one, Attribute | Aggregate))
+
+
+def _literal_kind(value: object) -> Kind:
+    if value is None:
+        return Kind("null")
+    if isinstance(value, bool):
+        return Kind("truth")
+    if isinstance(value, str):
+        return Kind("text")
+    assert isinstance(value, int | float)
+    return Kind("number", 0 if isinstance(value, float) else abs(value))

@@ -1,0 +1,382 @@
+"""The kernel for Kleene parts, selection next and conditions over several events: partial matches.
+
+README.md, "The runs", explains it. What needs more room than there is goes back to `run_runs`, as
+in `activedb.columns.detect._stacks`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from activedb.columns.detect._candidates import candidate_room, choose, in_order, together
+from activedb.columns.detect._contexts import CHRONICLE, CONTINUOUS, CUMULATIVE
+from activedb.columns.detect._nodes import (
+    AT_US,
+    FIRST_US,
+    LOW,
+    NEXT,
+    NULLS,
+    OPEN,
+    PART,
+    ROW,
+    US,
+    USED,
+    collect,
+    conditions_hold,
+    floor_of,
+    write_node,
+)
+from activedb.compiler import jit
+
+__all__ = ["run_runs"]
+
+Array = npt.NDArray[Any]
+
+# What there is not enough room for.
+_NOTHING, _RING, _NODES, _MADE, _CANDIDATES, _FOUND = range(6)
+_MANY = 6  # not room: an event completes more matches than it may
+
+
+@jit
+def _take(
+    us: Array,
+    rows: Array,
+    keys_of: Array,
+    masks: Array,
+    new_values: Array,
+    new_nulls: Array,
+    least: Array,
+    most: Array,
+    kleene: Array,
+    greedy: Array,
+    follows: Array,
+    ends: Array,
+    programs: Array,
+    program_ends: Array,
+    program_parts: Array,
+    program_prevs: Array,
+    constants: Array,
+    window_us: int,
+    gap_us: int,
+    is_next: bool,
+    negates_start: bool,
+    context: int,
+    matches_max: int,
+    keys: Array,
+    ring: Array,
+    values: Array,
+    nodes: Array,
+    made: Array,
+    flat: Array,
+    starts: Array,
+    counts: Array,
+    usable: Array,
+    order: Array,
+    other: Array,
+    stack: Array,
+    unknown: Array,
+    at_part: Array,
+    before_part: Array,
+    found: Array,
+    found_counts: Array,
+    at: Array,
+    begin: int,
+    base: int,
+    top: int,
+    node_base: int,
+    node_top: int,
+    n_found: int,
+    n_at: int,
+) -> tuple[int, int, int, int, int, int, int, int]:
+    """Take the events from `begin` on, until the last one or until there is no room.
+
+    Nothing that an event changes stays changed, if there is no room for all of it; but that nodes
+    are taken off their lists that nothing can follow any more.
+    """
+    parts = least.shape[0]
+    ring_slots, slots = ring.shape[0] - 1, nodes.shape[0] - 1
+    uses = context in (CHRONICLE, CONTINUOUS, CUMULATIVE)
+    positive = (1 << 32) - 1
+    for e in range(begin, us.shape[0]):
+        t = us[e]
+        key = keys_of[e]
+        mask = masks[e]
+        start = t - window_us
+        while base < top and ring[base & ring_slots, US] < start:
+            base += 1
+        while node_base < node_top and nodes[node_base & slots, AT_US] < start:
+            node_base += 1
+        n_made = 0
+        if mask & positive:
+            if top - base == ring.shape[0]:
+                return _RING, e, base, top, node_base, node_top, n_found, n_at
+            slot = top & ring_slots
+            ring[slot, US] = t
+            ring[slot, ROW] = rows[e]
+            ring[slot, USED] = 0
+            ring[slot, NULLS] = new_nulls[e]
+            ring[slot, LOW] = keys[key, parts + 1] if keys[key, parts] == t else keys[key, parts]
+            values[slot] = new_values[e]
+
+        for part in range(parts):
+            if not (mask >> part) & 1:
+                continue
+            # After each part that it may follow, after elements of its own, or first of all.
+            for source in range(-1, part + 1):
+                if source == -1:
+                    follow = part == 0
+                elif source == part:
+                    follow = kleene[part]
+                else:
+                    follow = (follows[source] >> part) & 1 != 0
+                if not follow:
+                    continue
+                own = source if source < part else part  # no negation stands between elements
+                floor = floor_of(keys, key, own, part, t, parts, gap_us)
+                node = -1 if source == -1 else keys[key, source]
+                previous = -1
+                while source == -1 or node >= node_base:
+                    takes = True
+                    slot = node & slots
+                    if source >= 0:
+                        if nodes[slot, FIRST_US] < start:
+                            nodes[slot, OPEN] = 0
+                        elif nodes[slot, AT_US] < floor:
+                            nodes[slot, OPEN] &= ~(1 << part)  # for ever, as floors rise
+                        if nodes[slot, OPEN] == 0:
+                            node = nodes[slot, NEXT]
+                            if previous < 0:
+                                keys[key, source] = node
+                            else:
+                                nodes[previous & slots, NEXT] = node
+                            continue
+                        takes = (nodes[slot, OPEN] >> part) & 1 != 0 and nodes[slot, AT_US] < t
+                    if takes and program_ends.shape[0] > 0:
+                        takes = conditions_hold(
+                            part,
+                            node,
+                            top,
+                            programs,
+                            program_ends,
+                            program_parts,
+                            program_prevs,
+                            constants,
+                            at_part,
+                            before_part,
+                            ring,
+                            values,
+                            nodes,
+                            stack,
+                            unknown,
+                        )
+                    if takes:
+                        serial = node_top + n_made
+                        if serial - node_base == nodes.shape[0]:
+                            return _NODES, e, base, top, node_base, node_top, n_found, n_at
+                        if n_made == made.shape[0]:
+                            return _MADE, e, base, top, node_base, node_top, n_found, n_at
+                        write_node(nodes, serial, node, top, t, part, least, most, kleene, follows)
+                        made[n_made, 0] = serial
+                        made[n_made, 1] = node
+                        n_made += 1
+                    if source == -1:
+                        break
+                    previous = node
+                    node = nodes[slot, NEXT]
+
+        if n_made > 0:
+            n_candidates = collect(
+                made,
+                n_made,
+                start,
+                least,
+                ends,
+                negates_start,
+                ring,
+                nodes,
+                flat,
+                starts,
+                counts,
+                usable,
+            )
+            if n_candidates < 0:
+                return _CANDIDATES, e, base, top, node_base, node_top, n_found, n_at
+            if n_candidates > 0:
+                in_order(flat, starts, counts, greedy, n_candidates, order, other)
+                kept = choose(
+                    flat,
+                    starts,
+                    counts,
+                    usable,
+                    order,
+                    n_candidates,
+                    is_next,
+                    context,
+                    matches_max,
+                )
+                if kept < 0:
+                    return _MANY, e, base, top, node_base, node_top, n_found, n_at
+                if (
+                    n_found + starts[n_candidates] > found.shape[0]
+                    or n_at + kept > at.shape[0]
+                    or (n_at + kept) * parts > found_counts.shape[0]
+                ):
+                    return _FOUND, e, base, top, node_base, node_top, n_found, n_at
+                end = n_found
+                if context == CUMULATIVE and kept > 0:
+                    end = together(
+                        flat, starts, counts, order, kept, found, n_found, found_counts, n_at
+                    )
+                    at[n_at] = e
+                    n_at += 1
+                else:
+                    for i in range(kept):
+                        candidate = order[i]
+                        for place in range(starts[candidate], starts[candidate + 1]):
+                            found[end] = flat[place]
+                            end += 1
+                        for part in range(parts):
+                            found_counts[n_at * parts + part] = counts[candidate, part]
+                        at[n_at] = e
+                        n_at += 1
+                for place in range(n_found, end):
+                    slot = found[place] & ring_slots
+                    found[place] = ring[slot, ROW]
+                    if uses:
+                        ring[slot, USED] = 1
+                n_found = end
+            # From here on later events find them.
+            for i in range(n_made):
+                slot = made[i, 0] & slots
+                part = nodes[slot, PART]
+                if is_next and made[i, 1] >= 0:
+                    nodes[made[i, 1] & slots, OPEN] &= ~(1 << part)
+                if nodes[slot, OPEN] != 0:
+                    nodes[slot, NEXT] = keys[key, part]
+                    keys[key, part] = made[i, 0]
+            node_top += n_made
+            top += 1
+        if mask >> 32:
+            for part in range(parts):
+                if (mask >> (32 + part)) & 1:
+                    place = parts + 2 * part
+                    if keys[key, place] != t:
+                        keys[key, place + 1] = keys[key, place]
+                        keys[key, place] = t
+    return _NOTHING, us.shape[0], base, top, node_base, node_top, n_found, n_at
+
+
+def run_runs(
+    events: tuple[Array, Array, Array, Array, Array, Array],
+    shape: tuple[Array, Array, Array, Array, Array, Array],
+    conditions: tuple[Array, Array, Array, Array, Array],
+    choices: tuple[int, int, bool, bool, int, int],
+    keys: Array,
+    ring: Array,
+    values: Array,
+    nodes: Array,
+    state: tuple[int, int, int, int],
+) -> tuple[Array, Array, Array, tuple[int, int, int, int], Array, Array, Array, int]:
+    """Take events in the order of their places; return what they complete.
+
+    Parameters
+    ----------
+    events : (us, rows, keys_of, masks, values, nulls)
+        Per event its time, its row, its key's number; what takes it: bit i the positive part i,
+        bit 32 + i a negated part right before that; and what the conditions load, a column each,
+        with bits for those that are NULL.
+    shape : (least, most, kleene, greedy, follows, ends)
+        Per part how many events it takes (`most` -1: without bound), whether it is a Kleene part,
+        whether greedy, and as `follows_of` says.
+    conditions : (programs, ends, parts, prevs, constants)
+        Programs in a row, and per program where it ends, the part at which it is judged, and
+        whether it looks at the element before.
+    choices : (window_us, gap_us, is_next, negates_start, context, matches_max)
+        The gap may be -1, and so may be how many matches one event completes at most.
+    keys : array of int64, keys by 3 parts
+        Per key: for each part the last node on its list; of the negated parts before each part,
+        the time of the latest event and that of the latest one before that time.
+    ring, values : arrays, a power of two by 5 and by columns
+        The events.
+    nodes : array of int64, a power of two by 10
+    state : (base, top, node_base, node_top)
+        From which serial to before which there are events and nodes.
+
+    Returns
+    -------
+    ring, values, nodes, state
+        As they are now.
+    found : array of int64
+        The rows of the constituents of all matches, one after the other.
+    counts : array of int64
+        How many each part of each match has.
+    at : array of int64
+        Of each match the position of the event that completed it.
+    taken : int
+        How many events were taken: all, or those before one that completes too many matches.
+    """
+    parts, operations = len(shape[0]), len(conditions[0])
+    made = np.empty((64, 2), np.int64)
+    candidates = candidate_room(64, 256, parts)
+    scratch = (
+        np.empty(operations + 1),
+        np.empty(operations + 1, np.bool_),
+        np.empty(parts, np.int64),
+        np.empty(parts, np.int64),
+    )
+    found = np.empty(4 * len(events[0]) + 64, np.int64)
+    counts = np.empty(len(events[0]) * parts + 64, np.int64)
+    at = np.empty(len(events[0]) + 64, np.int64)
+    e, n_found, n_at = 0, 0, 0
+    while True:
+        arguments: tuple[Any, ...] = (
+            *events,
+            *shape,
+            *conditions,
+            *choices,
+            keys,
+            ring,
+            values,
+            nodes,
+            made,
+            *candidates,
+            *scratch,
+            found,
+            counts,
+            at,
+            e,
+            *state,
+            n_found,
+            n_at,
+        )
+        lacks, e, *now, n_found, n_at = _take(*arguments)
+        state = (now[0], now[1], now[2], now[3])
+        if lacks in (_NOTHING, _MANY):
+            made_counts = counts[: n_at * parts]
+            return ring, values, nodes, state, found[:n_found], made_counts, at[:n_at], e
+        if lacks == _RING:
+            ring = _larger(ring, state[0], state[1])
+            values = _larger(values, state[0], state[1])
+        elif lacks == _NODES:
+            nodes = _larger(nodes, state[2], state[3])
+        elif lacks == _MADE:
+            made = np.empty((2 * len(made), 2), np.int64)
+        elif lacks == _CANDIDATES:
+            candidates = candidate_room(2 * len(candidates[3]), 2 * len(candidates[0]), parts)
+        else:
+            # At least what the candidates of one event may need.
+            more = len(candidates[0])
+            found = np.concatenate((found, np.empty(len(found) + more, np.int64)))
+            counts = np.concatenate((counts, np.empty(len(counts) + more * parts, np.int64)))
+            at = np.concatenate((at, np.empty(len(at) + more, np.int64)))
+
+
+def _larger(ring: Array, base: int, top: int) -> Array:
+    """A ring of twice the size, with what has the serials from `base` to before `top`."""
+    larger = np.empty((2 * len(ring), ring.shape[1]), ring.dtype)
+    serials = np.arange(base, top)
+    larger[serials & (len(larger) - 1)] = ring[serials & (len(ring) - 1)]
+    return larger

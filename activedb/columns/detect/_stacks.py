@@ -1,0 +1,342 @@
+"""The kernel for sequences that select any match: one stack of events per key and part.
+
+README.md, "The stacks", explains it. Everything here is compiled by numba, runs without the
+interpreter's lock, and knows events as rows of numbers only.
+
+What needs more room than there is goes back to `run_stacks`, which makes room and goes on: were the
+arrays replaced within the loop over the events, numba would count references to them for each.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from activedb.columns.detect._contexts import CHRONICLE, CONTINUOUS, CUMULATIVE, NEVER_US, RECENT
+from activedb.columns.detect._partial_match_paths import (
+    LINKS,
+    ROW,
+    SERIAL,
+    US,
+    USED,
+    choose_forwards,
+    choose_latest,
+    gather,
+    only_reached,
+)
+from activedb.compiler import jit
+
+__all__ = ["run_stacks"]
+
+Array = npt.NDArray[Any]
+
+# What there is not enough room for.
+_NOTHING, _RING, _LEADS, _FOUND, _COUNTS, _AT = range(6)
+_MANY = 6  # not room: an event completes more matches than it may
+
+
+@jit
+def _floor(
+    keys: Array, key: int, part: int, us: int, parts: int, gap_us: int, is_next: bool
+) -> int:
+    """The time before which no event of the part before can lead on to one of `part` at `us`."""
+    at = parts - 1 + 2 * part
+    floor = keys[key, at]
+    if floor == us:  # an event at the same time is not before it
+        floor = keys[key, at + 1]
+    if part > 0:
+        if gap_us >= 0:
+            floor = max(floor, us - gap_us)
+        if is_next:
+            floor = max(floor, keys[key, 3 * parts - 1 + part])
+    return int(floor)
+
+
+@jit
+def _link(
+    keys: Array,
+    key: int,
+    mask: int,
+    us: int,
+    row: int,
+    start: int,
+    parts: int,
+    gap_us: int,
+    is_next: bool,
+    ring: Array,
+    base: int,
+    top: int,
+) -> int:
+    """Put an event on the stacks of the parts that take it; return the next serial.
+
+    Without an event of the part before that leads on to it, it leads nowhere and is left out.
+    """
+    slots = ring.shape[0] - 1
+    slot = top & slots
+    linked = False
+    for part in range(parts - 1):
+        if not (mask >> part) & 1:
+            continue
+        floor = _floor(keys, key, part, us, parts, gap_us, is_next)
+        if part > 0:
+            serial = keys[key, part - 1]
+            while serial >= base and ring[serial & slots, US] >= us:
+                serial = ring[serial & slots, LINKS + 2 * (part - 1)]
+            if serial < base or ring[serial & slots, US] < max(floor, start):
+                continue
+        if not linked:
+            linked = True
+            ring[slot, US] = us
+            ring[slot, ROW] = row
+            ring[slot, USED] = 0
+            for i in range(parts - 1):
+                ring[slot, LINKS + 2 * i] = -1
+        ring[slot, LINKS + 2 * part] = keys[key, part]
+        ring[slot, LINKS + 2 * part + 1] = floor
+        keys[key, part] = top
+    return top + 1 if linked else top
+
+
+@jit
+def _take(
+    us: Array,
+    rows: Array,
+    keys_of: Array,
+    masks: Array,
+    parts: int,
+    window_us: int,
+    gap_us: int,
+    is_next: bool,
+    negates_start: bool,
+    context: int,
+    most: int,
+    keys: Array,
+    ring: Array,
+    leads: Array,
+    lead_counts: Array,
+    found: Array,
+    counts: Array,
+    at: Array,
+    begin: int,
+    base: int,
+    top: int,
+    n_found: int,
+    n_at: int,
+) -> tuple[int, int, int, int, int, int]:
+    """Take the events from `begin` on, until the last one or until there is no room.
+
+    Returns
+    -------
+    lacks, e, base, top, n_found, n_at
+        What there is no room for, or `_MANY`, the event for which, and the state before that.
+    """
+    last = parts - 1
+    slots = ring.shape[0] - 1
+    lower = (1 << last) - 1
+    uses = context in (CHRONICLE, CONTINUOUS, CUMULATIVE)
+    for e in range(begin, us.shape[0]):
+        t = us[e]
+        key = keys_of[e]
+        mask = masks[e]
+        start = NEVER_US
+        if window_us >= 0:
+            start = t - window_us
+            while base < top and ring[base & slots, US] < start:
+                base += 1
+        if top - base == ring.shape[0]:
+            return _RING, e, base, top, n_found, n_at
+
+        used_up = False
+        if (mask >> last) & 1:
+            floor = _floor(keys, key, last, t, parts, gap_us, is_next)
+            end = n_found
+            if last == 0:
+                if n_found + 1 > found.shape[0]:
+                    return _FOUND, e, base, top, n_found, n_at
+                if not (negates_start and floor >= start):
+                    end = n_found + 1
+                    if context == CUMULATIVE:
+                        if n_at + 1 > counts.shape[0]:
+                            return _COUNTS, e, base, top, n_found, n_at
+                        counts[n_at] = 1
+            else:
+                whole = gather(
+                    keys, key, t, start, floor, last, negates_start, ring, base, leads, lead_counts
+                )
+                if whole < 0:
+                    return _LEADS, e, base, top, n_found, n_at
+                if whole == 0:
+                    pass
+                elif is_next and context != CHRONICLE and 0 <= most < lead_counts[0]:
+                    # Each first one is in a candidate, whatever the context makes of them.
+                    return _MANY, e, base, top, n_found, n_at
+                elif context == CUMULATIVE:
+                    only_reached(last, leads, lead_counts)
+                    for part in range(last):
+                        end += lead_counts[part]
+                    end += 1
+                    if end > found.shape[0]:
+                        return _FOUND, e, base, top, n_found, n_at
+                    if (n_at + 1) * parts > counts.shape[0]:
+                        return _COUNTS, e, base, top, n_found, n_at
+                    place = n_found
+                    for part in range(last):
+                        counts[n_at * parts + part] = lead_counts[part]
+                        for i in range(lead_counts[part] - 1, -1, -1):
+                            found[place] = leads[part, i, SERIAL]
+                            place += 1
+                    counts[n_at * parts + last] = 1
+                elif context == RECENT:
+                    end = choose_latest(last, leads, lead_counts, found, n_found)
+                else:
+                    end = choose_forwards(last, leads, lead_counts, context, most, found, n_found)
+            if end == -2:
+                return _MANY, e, base, top, n_found, n_at
+            if end < 0:
+                return _FOUND, e, base, top, n_found, n_at
+            if end > n_found:
+                made = 1 if context == CUMULATIVE else (end - n_found) // parts
+                if n_at + made > at.shape[0]:
+                    return _AT, e, base, top, n_found, n_at
+                # Serials become rows, now that nothing is undone any more.
+                width = end - n_found if context == CUMULATIVE else parts
+                for match in range(made):
+                    place = n_found + match * width
+                    for i in range(place, place + width - 1):
+                        slot = found[i] & slots
+                        found[i] = ring[slot, ROW]
+                        if uses:
+                            ring[slot, USED] = 1
+                    found[place + width - 1] = rows[e]
+                    at[n_at + match] = e
+                n_at += made
+                n_found = end
+                used_up = uses
+
+        if mask & lower and not used_up:
+            top = _link(keys, key, mask, t, rows[e], start, parts, gap_us, is_next, ring, base, top)
+        if is_next:
+            for part in range(parts):
+                if (mask >> part) & 1:
+                    keys[key, 3 * parts - 1 + part] = t
+        if mask >> 32:
+            for part in range(parts):
+                if (mask >> (32 + part)) & 1:
+                    place = parts - 1 + 2 * part
+                    if keys[key, place] != t:
+                        keys[key, place + 1] = keys[key, place]
+                        keys[key, place] = t
+    return _NOTHING, us.shape[0], base, top, n_found, n_at
+
+
+@jit
+def _longer(array: Array, used: int) -> Array:
+    grown = np.empty(2 * array.shape[0] + 64, np.int64)
+    grown[:used] = array[:used]
+    return grown
+
+
+@jit
+def run_stacks(
+    us: Array,
+    rows: Array,
+    keys_of: Array,
+    masks: Array,
+    parts: int,
+    window_us: int,
+    gap_us: int,
+    is_next: bool,
+    negates_start: bool,
+    context: int,
+    most: int,
+    keys: Array,
+    ring: Array,
+    base: int,
+    top: int,
+) -> tuple[Array, int, int, Array, Array, Array, int]:
+    """Take events in the order of their places; return what they complete.
+
+    Parameters
+    ----------
+    us, rows, keys_of, masks : arrays of int64
+        Per event its time, its row, its key's number, and what takes it: bit i the positive part
+        i, bit 32 + i a negated part right before that.
+    parts : int
+        How many positive parts there are.
+    window_us, gap_us : int
+        Or -1.
+    most : int
+        How many matches one event may complete; -1: any number.
+    keys : array of int64, keys by 4 parts - 1
+        Per key: the top of the stack of each part but the last; of the negated parts before each
+        part, the time of the latest event and that of the latest one before that time; for each
+        part, the time of the latest event that it took.
+    ring : array of int64, a power of two by 3 + 2 (parts - 1)
+        The events with serials from `base` to before `top`, at the serial modulo its length.
+
+    Returns
+    -------
+    ring, base, top
+        As they are now.
+    found : array of int64
+        The rows of the constituents of all matches, one after the other.
+    counts : array of int64
+        Of context cumulative: how many each part of each match has; else empty.
+    at : array of int64
+        Of each match the position of the event that completed it.
+    taken : int
+        How many events were taken: all, or those before one that completes too many matches.
+    """
+    levels = max(parts - 1, 1)
+    leads = np.empty((levels, 64, 3), np.int64)
+    lead_counts = np.zeros(levels, np.int64)
+    found = np.empty(1024, np.int64)
+    counts = np.empty(64, np.int64)
+    at = np.empty(256, np.int64)
+    e, n_found, n_at = 0, 0, 0
+    while True:
+        lacks, e, base, top, n_found, n_at = _take(
+            us,
+            rows,
+            keys_of,
+            masks,
+            parts,
+            window_us,
+            gap_us,
+            is_next,
+            negates_start,
+            context,
+            most,
+            keys,
+            ring,
+            leads,
+            lead_counts,
+            found,
+            counts,
+            at,
+            e,
+            base,
+            top,
+            n_found,
+            n_at,
+        )
+        if lacks in (_NOTHING, _MANY):
+            break
+        if lacks == _RING:
+            size = ring.shape[0]
+            larger = np.empty((2 * size, ring.shape[1]), np.int64)
+            for serial in range(base, top):
+                larger[serial & (2 * size - 1)] = ring[serial & (size - 1)]
+            ring = larger
+        elif lacks == _LEADS:
+            leads = np.empty((levels, 2 * leads.shape[1], 3), np.int64)
+        elif lacks == _FOUND:
+            found = _longer(found, n_found)
+        elif lacks == _COUNTS:
+            counts = _longer(counts, n_at * parts)
+        else:
+            at = _longer(at, n_at)
+    used = n_at * parts if context == CUMULATIVE else 0
+    return ring, base, top, found[:n_found], counts[:used], at[:n_at], e

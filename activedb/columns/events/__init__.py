@@ -1,0 +1,40 @@
+"""Events in columns: arrays with the places at which the events arrived."""
+
+from activedb.columns.events._bytes import (
+    arrays_of_bytes,
+    arrays_to_bytes,
+    events_of_bytes,
+    events_to_bytes,
+    note_of_bytes,
+    note_to_bytes,
+    pieces_of,
+    places_of_bytes,
+    places_to_bytes,
+)
+from activedb.columns.events._events import ColumnEvents
+from activedb.columns.events._reading import arrow, codes_of, texts_of, values_of
+from activedb.columns.events._values import ABSENT, THERE, Column, Ints, Mask, Values, objects
+
+__all__ = [
+    "ABSENT",
+    "THERE",
+    "Column",
+    "ColumnEvents",
+    "Ints",
+    "Mask",
+    "Values",
+    "arrays_of_bytes",
+    "arrays_to_bytes",
+    "arrow",
+    "codes_of",
+    "events_of_bytes",
+    "events_to_bytes",
+    "note_of_bytes",
+    "note_to_bytes",
+    "objects",
+    "pieces_of",
+    "places_of_bytes",
+    "places_to_bytes",
+    "texts_of",
+    "values_of",
+]

@@ -1,0 +1,240 @@
+"""Events of a stream in columns, with the places at which they arrived."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from activedb.clock import moment_of
+from activedb.columns._arrival import Arrival
+from activedb.columns.events._values import ABSENT, THERE, Column, Ints, Mask, Values, objects
+from activedb.events import Occurrence, decode_timestamp, encode_timestamp
+
+__all__ = ["ColumnEvents"]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ColumnEvents:
+    """Events whose timestamps are exact, one row each.
+
+    Attributes
+    ----------
+    types : tuple of str
+    codes : array of int64, of shape (events,)
+        Per event the place of its type in `types`.
+    us : array of int64
+        Microseconds since the epoch.
+    batch_ids, positions : arrays of int64
+        Where each arrived; see `Arrival`.
+    params : mapping of str to Values
+    ids : array of objects (str or None), or None
+        None: none has an id.
+    stamps : array of objects, or None
+        Encoded timestamps of those that were not given as times of day in UTC.
+    """
+
+    types: tuple[str, ...]
+    codes: Ints
+    us: Ints
+    batch_ids: Ints
+    positions: Ints
+    params: Mapping[str, Values]
+    ids: Column | None = None
+    stamps: Column | None = None
+
+    def __len__(self) -> int:
+        return len(self.us)
+
+    @classmethod
+    def none(cls) -> ColumnEvents:
+        """No events."""
+        nothing = np.empty(0, np.int64)
+        return cls((), nothing, nothing, nothing, nothing, {})
+
+    @classmethod
+    def of_arrivals(cls, arrivals: Sequence[Arrival]) -> tuple[ColumnEvents, list[Arrival]]:
+        """Of events one by one; and those that cannot be in columns: their times are intervals."""
+        rest = [arrival for arrival in arrivals if not _is_exact(arrival.occurrence)]
+        taken = [a for a in arrivals if _is_exact(a.occurrence)] if rest else list(arrivals)
+        if not taken:
+            return cls.none(), rest
+        found = [arrival.occurrence for arrival in taken]
+        types = tuple(dict.fromkeys(o.name for o in found))
+        places = {name: place for place, name in enumerate(types)}
+        names = dict.fromkeys(name for o in found for name in o.params)
+        stamps = [
+            None
+            if isinstance(o.timestamp, datetime) and o.timestamp.tzinfo is UTC
+            else encode_timestamp(o.timestamp)
+            for o in found
+        ]
+        made = cls(
+            types,
+            np.array([places[o.name] for o in found], np.int64),
+            np.array([o.us for o in found], np.int64),
+            np.array([a.batch_id for a in taken], np.int64),
+            np.array([a.position for a in taken], np.int64),
+            {name: _values(name, found) for name in names},
+            objects(o.id for o in found) if any(o.id is not None for o in found) else None,
+            objects(stamps) if any(stamp is not None for stamp in stamps) else None,
+        )
+        return made, rest
+
+    def take(self, chosen: Column | slice) -> ColumnEvents:
+        """Some of them, by number or mask."""
+        return replace(
+            self,
+            codes=self.codes[chosen],
+            us=self.us[chosen],
+            batch_ids=self.batch_ids[chosen],
+            positions=self.positions[chosen],
+            params={name: values.take(chosen) for name, values in self.params.items()},
+            ids=None if self.ids is None else self.ids[chosen],
+            stamps=None if self.stamps is None else self.stamps[chosen],
+        )
+
+    def before(self, us: int | None) -> ColumnEvents:
+        """Those before a time, of events in its order; none before None."""
+        return self.take(slice(0 if us is None else int(self.us.searchsorted(us))))
+
+    def since(self, us: int | None) -> ColumnEvents:
+        """Those at or after a time, of events in its order; all, for None."""
+        return self.take(slice(0 if us is None else int(self.us.searchsorted(us)), None))
+
+    def places(self) -> list[tuple[int, int, int]]:
+        """Of each its time, and where it arrived."""
+        return list(
+            zip(self.us.tolist(), self.batch_ids.tolist(), self.positions.tolist(), strict=True)
+        )
+
+    def in_order(self) -> ColumnEvents:
+        """The same in the order of time, ties as `Arrival.order` has them; O(n log n).
+
+        O(n) if they are in order and no two are of one time.
+        """
+        steps = self.us[1:] - self.us[:-1]
+        if not len(steps) or steps.min() > 0:
+            return self
+        order = np.argsort(self.us, kind="stable")
+        sorted_us = self.us[order]
+        same = sorted_us[1:] == sorted_us[:-1]
+        if same.any():
+            tied = np.zeros(len(self), np.bool_)
+            tied[order[1:][same]] = True
+            tied[order[:-1][same]] = True
+            order = np.lexsort((self.positions, self.batch_ids, self._ranks(tied), self.us))
+        return self.take(order)
+
+    @classmethod
+    def joined(cls, parts: Sequence[ColumnEvents]) -> ColumnEvents:
+        """All of several, one after the other."""
+        parts = [part for part in parts if len(part)]
+        if len(parts) <= 1:
+            return parts[0] if parts else cls.none()
+        types = tuple(dict.fromkeys(name for part in parts for name in part.types))
+        names = dict.fromkeys(name for part in parts for name in part.params)
+        codes = [
+            part.codes
+            if part.types == types[: len(part.types)]
+            else np.array([types.index(name) for name in part.types], np.int64)[part.codes]
+            for part in parts
+        ]
+        return cls(
+            types,
+            np.concatenate(codes),
+            np.concatenate([part.us for part in parts]),
+            np.concatenate([part.batch_ids for part in parts]),
+            np.concatenate([part.positions for part in parts]),
+            {
+                name: Values.joined(
+                    [part.params.get(name) or Values.absent(len(part)) for part in parts]
+                )
+                for name in names
+            },
+            _joined([part.ids for part in parts], parts),
+            _joined([part.stamps for part in parts], parts),
+        )
+
+    def arrivals(self, rows: Column | None = None) -> list[Arrival]:
+        """They, or some of them, one by one."""
+        some = self if rows is None else self.take(rows)
+        found = zip(
+            some.codes.tolist(),
+            some.us.tolist(),
+            [None] * len(some) if some.ids is None else some.ids.tolist(),
+            [None] * len(some) if some.stamps is None else some.stamps.tolist(),
+            some.batch_ids.tolist(),
+            some.positions.tolist(),
+            some.records(),
+            strict=True,
+        )
+        return [
+            Arrival(
+                Occurrence(
+                    self.types[code],
+                    moment_of(us) if stamp is None else decode_timestamp(stamp),
+                    params,
+                    id=id_,
+                ),
+                batch_id,
+                position,
+            )
+            for code, us, id_, stamp, batch_id, position, params in found
+        ]
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """The parameters of each as Python's objects, None for NULL, without those absent."""
+        names = list(self.params)
+        columns = [values.objects() for values in self.params.values()]
+        if any(v.missing is not None and (v.missing == ABSENT).any() for v in self.params.values()):
+            absent = [
+                [False] * len(self) if v.missing is None else (v.missing == ABSENT).tolist()
+                for v in self.params.values()
+            ]
+            for values, gone in zip(
+                _rows(columns, len(self)), _rows(absent, len(self)), strict=True
+            ):
+                pairs = zip(names, values, gone, strict=True)
+                yield {name: value for name, value, is_gone in pairs if not is_gone}
+            return
+        for values in _rows(columns, len(self)):
+            yield dict(zip(names, values, strict=True))
+
+    def _ranks(self, tied: Mask) -> Ints:
+        """Numbers in the order of ids, of those events whose ids may be compared."""
+        ranks = np.zeros(len(self), np.int64)
+        if self.ids is not None:
+            ids = [id_ or "" for id_ in self.ids[tied].tolist()]
+            places = {id_: place for place, id_ in enumerate(sorted(set(ids)))}
+            ranks[tied] = [places[id_] for id_ in ids]
+        return ranks
+
+
+def _is_exact(o: Occurrence) -> bool:
+    return o.stamp is None and o.low_us == o.us == o.high_us
+
+
+def _values(name: str, found: Sequence[Occurrence]) -> Values:
+    absent = np.fromiter((name not in o.params for o in found), np.bool_, len(found))
+    values = [o.params.get(name) for o in found]
+    missing = np.where(absent, ABSENT, THERE).astype(np.uint8) if absent.any() else None
+    return Values.of(values, missing)
+
+
+def _rows(columns: Sequence[list[Any]], count: int) -> Iterator[tuple[Any, ...]]:
+    return zip(*columns, strict=True) if columns else iter([()] * count)
+
+
+def _joined(columns: Sequence[Column | None], parts: Sequence[ColumnEvents]) -> Column | None:
+    if all(column is None for column in columns):
+        return None
+    return np.concatenate(
+        [
+            np.full(len(part), None, object) if column is None else column
+            for column, part in zip(columns, parts, strict=True)
+        ]
+    )

@@ -1,0 +1,247 @@
+"""Users' functions, as compiled kernels call them, and which of them may be compiled."""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import math
+import operator
+import sys
+from collections.abc import Callable
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
+from typing import Any, Final
+
+import numba
+from numba import types
+from numba.core.dispatcher import Dispatcher
+from numba.extending import overload
+
+from activedb.columns.program._arrays import misuse_of_array
+from activedb.columns.program._checked import checked
+from activedb.columns.program._rows import EXACT_MAX
+
+__all__ = ["BACK", "Compiled", "NotCompilable", "key_of", "number_of"]
+
+BACK: Final = -1
+"""Given for what a kernel leaves to Python: what raises, gives no number, or a very large one."""
+
+_BUILTINS = frozenset(
+    {"abs", "bool", "enumerate", "float", "int", "len", "max", "min", "range", "round", "zip"}
+)
+
+
+PRODUCTS_MAX: Final = 2.0**31
+"""Up to there products of two whole numbers have 64 bits."""
+
+_WHOLE_MAX: Final = 2.0**62
+
+_OTHERS = frozenset(
+    {"inv", "invert", "ilshift", "ipow", "lshift", "pow", "sum"}
+    | {"contains", "countOf", "delitem", "getitem", "indexOf", "not_", "setitem", "truth"}
+)
+"""Builtin functions that give something else when compiled, some of them only of windows."""
+
+
+class NotCompilable(Exception):
+    """A function has to stay in Python; says why."""
+
+
+def number_of(value: Any) -> Any:
+    """What a function gave, in a kernel: 0 and a float; 1 for None; `BACK`."""
+
+
+@overload(number_of)
+def _number_of(value: Any) -> Any:
+    if isinstance(value, types.NoneType):
+        return lambda value: (1, 0.0)
+    if isinstance(value, types.Optional):
+
+        def of_optional(value: Any) -> Any:
+            if value is None:
+                return 1, 0.0
+            number = 1.0 * value
+            if not abs(number) <= EXACT_MAX:
+                return BACK, 0.0
+            return 0, number
+
+        return of_optional
+    if isinstance(value, types.Number | types.Boolean):
+
+        def of_number(value: Any) -> Any:
+            number = 1.0 * value
+            if not abs(number) <= EXACT_MAX:
+                return BACK, 0.0
+            return 0, number
+
+        return of_number
+    return None
+
+
+def key_of(value: Any, size: int) -> Any:
+    """What a function gave as a key, in a kernel: 0 and the key; `BACK`."""
+
+
+@overload(key_of)
+def _key_of(value: Any, size: Any) -> Any:
+    if not isinstance(value, types.Integer):
+        return lambda value, size: (BACK, 0)
+
+    def of_integer(value: Any, size: Any) -> Any:
+        if value < 0 or value >= size:
+            return BACK, 0
+        return 0, value
+
+    return of_integer
+
+
+class Compiled:
+    """A user's function as numba compiles it, such that it gives what it gives in Python.
+
+    Functions of Python that it calls are compiled with it. Whether numba can do it shows only when
+    it is first called.
+
+    Parameters
+    ----------
+    function : callable
+
+    Attributes
+    ----------
+    dispatcher : object
+        What numba calls.
+    whole_max : float
+        How large whole numbers may be that it is given, for all it makes to have 64 bits.
+
+    Raises
+    ------
+    NotCompilable
+        If it uses what is known to give something else when compiled.
+    """
+
+    def __init__(self, function: Callable[..., Any]):
+        self._parts: list[tuple[FunctionType, Any]] = []  # all that is compiled with it
+        self._checked = checked(_WHOLE_MAX)
+        self.dispatcher: Any = self._compile(function, ())
+        self.whole_max = EXACT_MAX
+        if function in (operator.mul, operator.imul):
+            self.whole_max = PRODUCTS_MAX
+        if any(
+            instruction.opname == "BINARY_OP" and instruction.argrepr.rstrip("=") == "*"
+            for part, _ in self._parts
+            for instruction in dis.get_instructions(part)
+        ):  # again: what becomes a whole number in it must not be too large for a product
+            self._parts.clear()
+            self._checked = checked(PRODUCTS_MAX)
+            self.dispatcher = self._compile(function, ())
+
+    def check_types(self) -> None:
+        """After numba has told types: look what is done to windows and to whole numbers.
+
+        Raises
+        ------
+        NotCompilable
+            If a window is used other than by its length and in a loop (`_arrays`), or if whole
+            numbers are multiplied in a loop, or more than once: in Python they have no end.
+        """
+        for part, dispatcher in self._parts:
+            for compiled in dispatcher.overloads.values():
+                misuse = misuse_of_array(compiled.type_annotation)
+                if misuse is not None:
+                    raise NotCompilable(f"{part.__qualname__} {misuse}")
+        loops = any(
+            instruction.opname.startswith("JUMP_BACKWARD")
+            for part, _ in self._parts
+            for instruction in dis.get_instructions(part)
+        )
+        for part, dispatcher in self._parts:
+            large = any(
+                isinstance(constant, int) and abs(constant) > PRODUCTS_MAX
+                for constant in part.__code__.co_consts
+            )
+            for compiled in dispatcher.overloads.values():
+                products = sum(map(_is_whole_product, compiled.type_annotation.calltypes.items()))
+                if products:
+                    self.whole_max = PRODUCTS_MAX
+                if products and (loops or large or products > 1):
+                    raise NotCompilable(
+                        f"{part.__qualname__} multiplies whole numbers in a loop, or several times"
+                    )
+
+    def _compile(self, function: Callable[..., Any], within: tuple[object, ...]) -> Any:
+        if isinstance(function, Dispatcher):
+            return function
+        if isinstance(function, BuiltinFunctionType):
+            known = function.__module__ in ("_operator", "builtins")
+            if known and function.__name__ not in _OTHERS:
+                return function
+            raise NotCompilable(f"{function!r} is not compiled")
+        if not isinstance(function, FunctionType):
+            raise NotCompilable(f"{function!r} is no plain function")
+        name = function.__qualname__
+        if function in within:
+            raise NotCompilable(f"{name} calls itself")
+        if function.__defaults__ or function.__kwdefaults__:
+            raise NotCompilable(f"{name} has default values")
+        if any(cell == CellType() for cell in function.__closure__ or ()):
+            raise NotCompilable(f"{name} refers to what is not there yet")
+        _check_code(function, function.__code__)
+        around = (*within, function)
+        known_names = function.__globals__
+        names = {
+            name: self._inside(known_names[name], around)
+            for name in function.__code__.co_names
+            if name in known_names
+        }
+        names = {**self._checked.builtins, **names}
+        names |= {"__builtins__": builtins, "__name__": function.__module__}
+        cells = [
+            CellType(self._inside(c.cell_contents, around)) for c in function.__closure__ or ()
+        ]
+        copy = FunctionType(function.__code__, names, function.__name__, None, tuple(cells))
+        dispatcher = numba.njit(nogil=True, error_model="python")(copy)
+        self._parts.append((function, dispatcher))
+        return dispatcher
+
+    def _inside(self, value: Any, within: tuple[object, ...]) -> Any:
+        """What a function refers to."""
+        if isinstance(value, FunctionType | BuiltinFunctionType):
+            return self._compile(value, within)
+        if value is math:
+            return self._checked.math
+        if isinstance(value, ModuleType):
+            raise NotCompilable(f"it uses the module {value.__name__}")
+        return value
+
+
+def _is_whole_product(called: tuple[Any, Any]) -> bool:
+    """Whether an expression of numba, with its types, is a product of whole numbers."""
+    expression, signature = called
+    if getattr(expression, "op", None) not in ("binop", "inplace_binop"):
+        return False
+    is_product = expression.fn in (operator.mul, operator.imul)
+    return is_product and isinstance(signature.return_type, types.Integer)
+
+
+def _check_code(function: FunctionType, code: CodeType) -> None:
+    """Refuse what raises in Python, or gives whole numbers without end, and not compiled."""
+    uses_math = any(function.__globals__.get(name) is math for name in code.co_names)
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "BINARY_OP" and instruction.argrepr.rstrip("=") in ("**", "<<"):
+            raise NotCompilable(f"{instruction.argrepr} overflows in another way when compiled")
+        if instruction.opname == "UNARY_INVERT":
+            raise NotCompilable("~ of a boolean gives something else when compiled")
+        name = instruction.argval
+        if instruction.opname == "LOAD_GLOBAL" and not _may_be_used(function, name):
+            raise NotCompilable(f"{name} is not compiled")
+        is_attribute = instruction.opname in ("LOAD_ATTR", "LOAD_METHOD")
+        if uses_math and is_attribute and not hasattr(checked(_WHOLE_MAX).math, name):
+            raise NotCompilable(f"math.{name} gives something else when compiled")
+
+
+def _may_be_used(function: FunctionType, name: str) -> bool:
+    """Whether a global name means the same compiled; of builtins only those known to."""
+    if name in function.__globals__ or not hasattr(builtins, name):
+        return True
+    value = getattr(builtins, name)
+    if name == "sum":
+        return sys.version_info < (3, 12)  # later ones compensate for rounding
+    return name in _BUILTINS or (isinstance(value, type) and issubclass(value, BaseException))

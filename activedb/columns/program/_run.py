@@ -1,0 +1,326 @@
+"""A program over batches of events in columns, punctuation by punctuation."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+import numpy as np
+
+from activedb.columns.program._batch import EventBatch
+from activedb.columns.program._checks import Checker
+from activedb.columns.program._conflicts import Planner
+from activedb.columns.program._layout import Layout
+from activedb.columns.program._plain import PlainLoop
+from activedb.columns.program._results import ColumnRefusal, ColumnResults
+from activedb.columns.program._rows import Rows, is_exact, split
+from activedb.columns.program._state import ColumnState
+from activedb.columns.program._threads import run_plan
+from activedb.columns.program._undo import Undo
+from activedb.compiler import has_compiler
+from activedb.errors import DefinitionError
+from activedb.scheduling import At, Outcome, Program, STransaction, evaluate
+
+__all__ = ["DECISIONS", "ColumnRun"]
+
+DECISIONS: Final = ("serial", "parallel", "python")
+
+_SAMPLE = 32  # rows that show what one costs
+_WORTH_S = 0.002  # threads are worth it for batches that take longer,
+_ROW_WORTH_S = 0.5e-6  # and rows that take longer than to plan them
+_PARALLELISM_MIN = 1.2
+_CHUNK_S = 0.01  # to hand a chunk out takes some ten microseconds
+
+
+class ColumnRun:
+    """Runs a program over columns: batches in any order of time, and punctuations.
+
+    The result is that of the serial order, as `ProgramRun` with `SerialOrder` gives it: state,
+    versions that windows need, outcomes. Functions that numba can compile run compiled, the others
+    in a loop in Python; see README.md, "Which functions are compiled".
+
+    Parameters
+    ----------
+    program : Program
+    threads : int
+        How many run at once at most; the one that calls waits for them.
+    decision : str, optional
+        ``"serial"``, the compiled serial order; ``"parallel"``, s-transactions that do not conflict
+        on all threads; ``"python"``. By default each batch's cost and conflicts decide.
+    state : ColumnState, optional
+        What to go on with; by default all tables are as at the beginning.
+    punctuation_us : int, optional
+        Up to where it has been run already: no event before it is taken.
+
+    Attributes
+    ----------
+    state : ColumnState
+    not_compiled : str or None
+        Why the program's functions run in Python; None: they are compiled, or nothing was run yet.
+
+    Raises
+    ------
+    DefinitionError
+        If the program cannot run in columns (see `supports`), or a decision does not exist.
+
+    Not thread-safe: one thread feeds.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        threads: int = 2,
+        decision: str | None = None,
+        state: ColumnState | None = None,
+        punctuation_us: int | None = None,
+    ):
+        if decision is not None and decision not in DECISIONS:
+            raise DefinitionError(f"a decision is one of {', '.join(DECISIONS)}, not {decision!r}")
+        if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
+            raise DefinitionError(f"threads is a whole number from 1, not {threads!r}")
+        self.program = program
+        self.threads = threads
+        self.decision = decision
+        self.layout = Layout(program)
+        self.state = ColumnState(program.tables) if state is None else state
+        self.punctuation_us = punctuation_us
+        self.not_compiled: str | None = None
+        self._checker = Checker(self.layout)
+        self._widths = np.array(self.layout.widths or (0,), np.int64)
+        self._waiting: list[Rows] = []
+        self._arrivals = self.state.last_arrival
+        self._kernel: Any = None
+        self._planner: Planner | None = None
+        self._cost_s: float | None = None  # of a row, on one thread, in the last batch
+        self._plain = PlainLoop(self.layout)
+        self._undo = Undo(self.layout)
+        if decision == "python":
+            self.not_compiled = "the decision was python"
+        elif not has_compiler():
+            self.not_compiled = "numba is not installed"
+        else:
+            self._load()
+
+    @property
+    def waiting(self) -> int:
+        """How many events wait for a punctuation."""
+        return sum(map(len, self._waiting))
+
+    def feed(self, batch: EventBatch, punctuation_us: int | None = None) -> ColumnResults:
+        """Take events; run those that a punctuation has passed.
+
+        All or nothing: if it raises (Ctrl-C, or what is no `Exception` in a function), it is as if
+        it had not been called, and may be called again; unless `punctuation_us` has moved: then
+        all has taken effect, and only the results are lost.
+
+        Parameters
+        ----------
+        batch : EventBatch
+            In any order.
+        punctuation_us : int, optional
+            No event before it comes any more.
+
+        Returns
+        -------
+        ColumnResults
+        """
+        known_us = self.punctuation_us
+        if punctuation_us is not None and known_us is not None and punctuation_us <= known_us:
+            punctuation_us = None
+        return self._step(batch, punctuation_us, is_last=False)
+
+    def finish(self) -> ColumnResults:
+        """Run all that waits, at the end of the stream; all or nothing, as `feed`."""
+        return self._step(None, None, is_last=True)
+
+    def _step(
+        self, batch: EventBatch | None, until_us: int | None, *, is_last: bool
+    ) -> ColumnResults:
+        known = (self.punctuation_us, self._waiting, self._arrivals)
+        saved = False
+        try:
+            reached_us, waiting, arrivals = known
+            passed: list[Rows] = []
+            refused: list[ColumnRefusal] = []
+            if batch is not None:
+                rows, refused = self._taken(batch)
+                arrivals += len(rows)
+                waiting = [*waiting, rows] if len(rows) else waiting
+            if is_last:
+                passed, waiting = waiting, []
+            elif until_us is not None:
+                passed, waiting = split(waiting, until_us)
+                reached_us = until_us
+            ran = Rows.joined(passed) if passed else self._nothing()
+            order = ran.order()
+            if order is not None:
+                ran = ran.take(order)
+            if len(ran):
+                self._undo.save(self.state, ran)
+                saved = True
+            results = self._run(ran)
+            results.refused = refused
+            if is_last and len(results):  # what is not later would now come too late
+                reached_us = max(int(results.us[-1]) + 1, known[0] or int(results.us[-1]) + 1)
+            self.punctuation_us, self._waiting, self._arrivals = reached_us, waiting, arrivals
+            if until_us is None:
+                return results
+        except BaseException:
+            self._planner = None  # it may know of rows that have not run
+            if saved:
+                self._undo.put_back(self.state)
+            self.punctuation_us, self._waiting, self._arrivals = known
+            raise
+        self.state.trim(At(until_us, "", 0))
+        return results
+
+    # -- taking ----------------------------------------------------------------------------------
+
+    def _taken(self, batch: EventBatch) -> tuple[Rows, list[ColumnRefusal]]:
+        """Rows that are to wait, and what is refused."""
+        codes = self._checker.codes(batch)
+        columns, reasons = self._checker.check(batch, codes, self.punctuation_us)
+        arrivals = np.arange(self._arrivals + 1, self._arrivals + 1 + len(batch))
+        rows = Rows(codes, batch.us, arrivals, batch.ids, batch.params, columns)
+        if not reasons:
+            return rows, []
+        kept = np.ones(len(batch), np.bool_)
+        kept[list(reasons)] = False
+        rows = rows.take(kept)
+        rows.arrivals = arrivals[: len(rows)]
+        return rows, [ColumnRefusal(row, reasons[row]) for row in sorted(reasons)]
+
+    def _nothing(self) -> Rows:
+        none = np.empty(0, np.int64)
+        return Rows(none, none, none, None, {}, [none for _ in self.layout.columns])
+
+    # -- running ---------------------------------------------------------------------------------
+
+    def _run(self, rows: Rows) -> ColumnResults:
+        """Run rows, which are in the serial order."""
+        count = len(rows)
+        widths = self._widths[rows.codes]
+        rows.slots = np.cumsum(widths) - widths
+        total = int(rows.slots[-1] + widths[-1]) if count else 0
+        rows.outcomes = np.zeros(count, np.uint16)
+        rows.special = {}
+        results = ColumnResults(self.layout, rows)
+        if not count:
+            return results
+        log = self.state.log
+        if self.layout.has_history:
+            log.reserve(total)
+        results.not_compiled = self._why_python(rows)
+        if results.not_compiled is None:
+            rows.results = np.empty(total, np.float64)
+            self._run_compiled(rows, results)
+        else:
+            self._run_plain(rows, results)
+        if self.layout.has_history:
+            log.used += total
+        self.state.last_arrival = max(self.state.last_arrival, int(rows.arrivals.max()))
+        return results
+
+    def _run_plain(self, rows: Rows, results: ColumnResults) -> None:
+        def failed(row: int, error: Exception) -> None:
+            rows.aborted(row, Outcome.of_error(error))
+
+        results.decision = "python"
+        results.kept = self._plain.run(rows, self.state, failed, lambda row: self._alone(rows, row))
+
+    def _alone(self, rows: Rows, row: int) -> None:
+        """Run one s-transaction the general way, over the columns.
+
+        REQUIRES: all that is earlier and conflicts has ended; nothing later that conflicts runs.
+        """
+        at = rows.at(row)
+        type_ = self.program.types[rows.codes.item(row)]
+        params = rows.params_of(row)
+        transaction = STransaction(at, type_, params, self.program.operations(type_, params))
+        writes, outcome = evaluate(transaction, self.state.reader(at))
+        self.state.write_at(writes, at, self.state.log.used + rows.slots.item(row))
+        if outcome.committed:
+            rows.special[row] = outcome
+        else:
+            rows.aborted(row, outcome)
+
+    def _load(self) -> None:
+        from activedb.columns.program._functions import NotCompilable
+        from activedb.columns.program._kernels import kernel_of
+
+        try:
+            self._kernel = kernel_of(self.program, self.program.types)
+        except NotCompilable as error:
+            self.not_compiled = str(error)
+
+    def _why_python(self, rows: Rows) -> str | None:
+        """Why such columns cannot be run compiled; compiles the kernel, the first time."""
+        if self.not_compiled is not None:
+            return self.not_compiled
+        given = [
+            (name, column)
+            for column, (name, is_key) in zip(rows.columns, self.layout.columns, strict=True)
+            if not is_key
+        ]
+        for name, column in given:
+            if column.dtype == object:
+                return f"{name} has values that are no numbers, or of several kinds"
+        from activedb.columns.program._functions import NotCompilable
+
+        try:
+            self._kernel.compile(self._kernel.arguments(rows, self.state))
+        except NotCompilable as error:
+            self.not_compiled = str(error)
+            return self.not_compiled
+        for name, column in given:
+            if not is_exact(column, self._kernel.whole_max):
+                return f"{name} has numbers that compiled code might not compute exactly"
+        return None
+
+    def _run_compiled(self, rows: Rows, results: ColumnResults) -> None:
+        """Run rows serially or on threads, whichever is decided."""
+        arguments = self._kernel.arguments(rows, self.state)
+        count = len(rows)
+        results.decision = "serial"
+        first = 0
+        start = time.thread_time()
+        if self.decision is None and self.threads > 1:
+            if self._cost_s is None:
+                first = self._serially(rows, 0, min(_SAMPLE, count), arguments)
+                self._cost_s = (time.thread_time() - start) / first
+            if self._cost_s > _ROW_WORTH_S and self._cost_s * (count - first) > _WORTH_S:
+                self._in_parallel(rows, results, first, arguments)
+        elif self.decision == "parallel":
+            self._in_parallel(rows, results, first, arguments)
+        if results.decision == "serial":
+            self._serially(rows, first, count, arguments)
+            self._cost_s = (time.thread_time() - start) / count
+
+    def _in_parallel(
+        self, rows: Rows, results: ColumnResults, first: int, arguments: tuple[Any, ...]
+    ) -> None:
+        """Run rows from `first` on on threads, if their conflicts leave something to share."""
+        if self._planner is None:
+            self._planner = Planner(self.layout)
+        plan = self._planner.plan(rows, first)
+        if self.decision is None and plan.parallelism < _PARALLELISM_MIN:
+            return
+        results.decision = "parallel"
+        busy_s = run_plan(
+            plan,
+            lambda *parts: self._kernel.chunk(*parts, plan, arguments),
+            lambda row: self._alone(rows, row),
+            threads=self.threads,
+            chunk_rows=64 if not self._cost_s else int(_CHUNK_S / self._cost_s),
+        )
+        self._cost_s = busy_s / (len(rows) - first)
+
+    def _serially(self, rows: Rows, first: int, last: int, arguments: tuple[Any, ...]) -> int:
+        """Run rows one after the other; `last`."""
+        while first < last:
+            row = self._kernel.in_turn(first, last, arguments)
+            if row < 0:
+                break
+            self._alone(rows, row)
+            first = row + 1
+        return last

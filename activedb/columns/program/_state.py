@@ -1,0 +1,307 @@
+"""Dense tables as columns, and the versions that windows need."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from activedb.columns.events import arrays_of_bytes, arrays_to_bytes
+from activedb.columns.program._batch import Column, Ints
+from activedb.columns.program._log import NONE, VersionLog
+from activedb.errors import DefinitionError
+from activedb.scheduling import REMOVED, At, Ref, SharedTable, State, Writes, at_key
+
+__all__ = ["CHANGED", "WRITTEN", "ColumnState", "ColumnVersions"]
+
+WRITTEN: Final = 1
+CHANGED: Final = 2
+_BEGINNING: Final = At(-(2**63), "", 0)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ColumnVersions:
+    """Versions of the keys of a table.
+
+    Attributes
+    ----------
+    keys, us, arrivals : array of int64, of shape (versions,)
+        Whose they are, and where in the serial order.
+    values : array of float64
+    gone : array of bool
+        Whether it took the key's value away.
+    """
+
+    keys: Ints
+    us: Ints
+    arrivals: Ints
+    values: Column
+    gone: npt.NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def each(self) -> Iterator[tuple[int, At, Any]]:
+        """They one by one: key, place and value, or `REMOVED`."""
+        columns = (self.keys, self.us, self.arrivals, self.values, self.gone)
+        for key, us, arrival, value, gone in zip(*(c.tolist() for c in columns), strict=True):
+            yield key, At(us, "", arrival), REMOVED if gone else value
+
+    def to_bytes(self) -> bytes:
+        """Return them as a database keeps them; O(versions)."""
+        return arrays_to_bytes(
+            {
+                "keys": self.keys,
+                "us": self.us,
+                "arrivals": self.arrivals,
+                "values": self.values,
+                "gone": self.gone,
+            }
+        )
+
+    @classmethod
+    def of_bytes(cls, data: bytes) -> ColumnVersions:
+        """Return the versions of which `to_bytes` was made."""
+        return cls(**arrays_of_bytes(data)[0])
+
+    def take(self, chosen: Column | slice) -> ColumnVersions:
+        """Some of them, by number or mask."""
+        return ColumnVersions(
+            self.keys[chosen],
+            self.us[chosen],
+            self.arrivals[chosen],
+            self.values[chosen],
+            self.gone[chosen],
+        )
+
+
+class ColumnState:
+    """Shared tables with a size, each a column of numbers: the newest value of every key.
+
+    Parameters
+    ----------
+    tables : iterable of SharedTable
+
+    Attributes
+    ----------
+    tables : tuple of SharedTable
+    values : list of array of float64, each of shape (size,)
+        Per table the newest value of each key.
+    written : list of array of uint8, each of shape (size,)
+        Flags: `WRITTEN`, it has a value that somebody has written; `CHANGED`, somebody has written
+        or removed it since the last `settle`.
+    heads : list of array of int64
+        Of a table with history: per key the place of its newest version in `log`; else empty.
+    log : VersionLog
+        Versions within the history of tables that have one.
+    mark : At or None
+        Up to where versions were trimmed.
+    last_arrival : int
+        The largest number of an event that has been run.
+
+    Raises
+    ------
+    DefinitionError
+        If a table has no size, or two have one name.
+
+    Not thread-safe but for accesses to different keys.
+    """
+
+    def __init__(self, tables: Iterable[SharedTable]):
+        self.tables = tuple(tables)
+        names = set()
+        for table in self.tables:
+            if table.size is None:
+                raise DefinitionError(
+                    f"table {table.name} has no size: give it one to hold it in columns"
+                )
+            if table.name in names:
+                raise DefinitionError(f"two shared tables are called {table.name}")
+            names.add(table.name)
+        sizes = [table.size or 0 for table in self.tables]
+        self.values: list[Column] = [
+            np.full(size, table.initial, np.float64)
+            for table, size in zip(self.tables, sizes, strict=True)
+        ]
+        self.written: list[Column] = [np.zeros(size, np.uint8) for size in sizes]
+        self.heads: list[Ints] = [
+            np.full(size if table.history_us else 0, NONE, np.int64)
+            for table, size in zip(self.tables, sizes, strict=True)
+        ]
+        self.log = VersionLog()
+        self.mark: At | None = None
+        self.last_arrival = 0
+
+    # -- whole tables ----------------------------------------------------------------------------
+
+    def number(self, table: SharedTable) -> int:
+        """The place of a table.
+
+        Raises
+        ------
+        DefinitionError
+            If the table is not part of it.
+        """
+        for place, other in enumerate(self.tables):
+            if other is table:
+                return place
+        raise DefinitionError(f"shared table {table.name} is no part of this state")
+
+    def column(self, table: SharedTable) -> Column:
+        """The newest value of every key, the initial one of those that nobody has written."""
+        return self.values[self.number(table)]
+
+    def newest(self, table: SharedTable) -> dict[Hashable, float]:
+        """The newest value of every key that somebody has written."""
+        place = self.number(table)
+        keys = np.flatnonzero(self.written[place] & WRITTEN)
+        return dict(zip(keys.tolist(), self.values[place][keys].tolist(), strict=True))
+
+    def changes(self, table: SharedTable) -> tuple[Ints, Column, npt.NDArray[np.bool_]]:
+        """What has changed since the last `settle`; O(size).
+
+        Returns
+        -------
+        keys : array of int64
+        values : array of float64
+            Their newest values.
+        there : array of bool
+            False where the value was removed.
+        """
+        place = self.number(table)
+        keys = np.flatnonzero(self.written[place] & CHANGED)
+        return keys, self.values[place][keys], (self.written[place][keys] & WRITTEN) != 0
+
+    def is_written(self, table: SharedTable, keys: Ints) -> npt.NDArray[np.bool_]:
+        """Which keys have a value that somebody has written."""
+        found: npt.NDArray[np.bool_] = (self.written[self.number(table)][keys] & WRITTEN) != 0
+        return found
+
+    def settle(self) -> None:
+        """From now on `changes` are those that come after this."""
+        for written in self.written:
+            written &= WRITTEN
+
+    def copy(self) -> ColumnState:
+        """The same, to be changed apart; O(size of the tables, and versions)."""
+        made = ColumnState(self.tables)
+        made.values = [values.copy() for values in self.values]
+        made.written = [written.copy() for written in self.written]
+        made.heads = [heads.copy() for heads in self.heads]
+        made.log = self.log.copy()
+        made.mark, made.last_arrival = self.mark, self.last_arrival
+        return made
+
+    def put(self, table: SharedTable, keys: Ints, values: Column) -> None:
+        """Give keys their newest values, as written before all; O(keys).
+
+        REQUIRES: no two are the same. Of a table with history `put_versions` follows.
+        """
+        place = self.number(table)
+        self.values[place][keys] = values
+        self.written[place][keys] |= WRITTEN
+
+    def put_versions(self, table: SharedTable, versions: ColumnVersions) -> None:
+        """Give keys of a table with history their versions; O(n log n).
+
+        REQUIRES: they have none, and the newest of each is what `put` has said.
+        """
+        order = np.lexsort((versions.arrivals, versions.us, versions.keys))
+        v, heads = versions.take(order), self.heads[self.number(table)]
+        self.log.add(v.keys, v.us, v.arrivals, v.values, v.gone, heads)
+        self.last_arrival = max(self.last_arrival, int(versions.arrivals.max(initial=0)))
+
+    def versions_since(self, table: SharedTable, us: int) -> ColumnVersions:
+        """The versions at or after a time that were written since the last `settle`.
+
+        Of a table with history, and as far as they have not been trimmed.
+        """
+        place = self.number(table)
+        changed = np.flatnonzero(self.written[place] & CHANGED)
+        keys, places = self.log.since(changed, self.heads[place], us)
+        log = self.log
+        gone = log.before[places] < NONE
+        return ColumnVersions(keys, log.us[places], log.arrivals[places], log.values[places], gone)
+
+    def all(self, table: SharedTable) -> dict[Hashable, tuple[tuple[At, Any], ...]]:
+        """Every version that a window may need, and that a read may see, oldest first.
+
+        Of tables without history, the newest ones, whose times were not kept: all are at the
+        beginning of time.
+        """
+        place = self.number(table)
+        if not table.history_us:
+            return {key: ((_BEGINNING, value),) for key, value in self.newest(table).items()}
+        found: dict[Hashable, tuple[tuple[At, Any], ...]] = {}
+        for key in np.flatnonzero(self.heads[place] != NONE).tolist():
+            versions = self.log.needed(self.heads[place][key], self.mark, table.history_us)
+            if versions:
+                found[key] = versions
+        return found
+
+    def to_state(self) -> State:
+        """The same for the general way."""
+        state = State(self.tables)
+        for table in self.tables:
+            versions = state.of(table)
+            for key, found in self.all(table).items():
+                for at, value in found:
+                    versions.write(key, at, value)
+        return state
+
+    @classmethod
+    def of_state(cls, state: State) -> ColumnState:
+        """The same as a state of the general way, all of whose tables have sizes."""
+        made = cls(versions.table for versions in state)
+        for versions in state:
+            for key, found in versions.all().items():
+                for at, value in found:
+                    made.write([(versions.table, key, value)], at)
+                    made.last_arrival = max(made.last_arrival, at.arrival)
+        return made
+
+    # -- one s-transaction -----------------------------------------------------------------------
+
+    def reader(self, before: At) -> Callable[[Ref], Any]:
+        """What references give, as of a place that is after all that was written so far."""
+
+        def read(ref: Ref) -> Any:
+            place = self.number(ref.table)
+            key: Any = at_key(ref, read)
+            if ref.window_us is None:
+                return self.values[place].item(key)
+            return self.log.window(self.heads[place].item(key), before.us - ref.window_us)
+
+        return read
+
+    def write(self, writes: Writes, at: At) -> None:
+        """Add versions at a place that is after all of these keys' others."""
+        if any(table.history_us for table, _, _ in writes):
+            start = self.log.reserve(len(writes))
+            self.write_at(writes, at, start)
+            self.log.used = start + len(writes)
+        else:
+            self.write_at(writes, at, 0)
+
+    def write_at(self, writes: Writes, at: At, start: int) -> None:
+        """The same, with the versions at these places of the log, which are reserved."""
+        for number, (table, key, value) in enumerate(writes):
+            place, row = self.number(table), int(key)  # type: ignore[call-overload]
+            gone = value is REMOVED
+            self.values[place][row] = table.initial if gone else value
+            self.written[place][row] = CHANGED if gone else CHANGED | WRITTEN
+            if table.history_us:
+                self.log.put(start + number, at, value, self.heads[place].item(row))
+                self.heads[place][row] = start + number
+
+    def trim(self, mark: At) -> None:
+        """Forget versions that no s-transaction at or after `mark` can need."""
+        if self.mark is None or mark > self.mark:
+            self.mark = mark
+        histories = [table.history_us for table in self.tables]
+        made = self.log.trimmed(self.heads, histories, self.mark)
+        if made is not None:
+            self.log, self.heads = made

@@ -1,0 +1,126 @@
+"""Database objects in a forked child.
+
+Of what the parent has, a child has copies: of sockets, of latches that threads held which it does
+not have, of transactions that are none of its own. Nothing of that is used. A database object is
+opened anew when the child first uses it, with the definitions it had; whatever else hung on it
+refuses. The parent notices nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING, Any, NoReturn
+from weakref import WeakSet
+
+from activedb.errors import WrongProcess
+from activedb.store.server import leave_sockets
+from activedb.transactions import abandon_all
+
+if TYPE_CHECKING:
+    from activedb.database._database import Database
+
+__all__ = ["track"]
+
+_open: WeakSet[Database] = WeakSet()
+_latch = threading.RLock()
+_parent = os.getpid()
+_AS_THEY_ARE = ("metadata", "settings", "close", "__class__", "__dict__", "__init__", "__doc__")
+
+
+def track(db: Database) -> None:
+    """Let a new database object be opened anew in children."""
+    _open.add(db)
+
+
+def _reopening(db: Any, name: str) -> Any:
+    """Open a database object of the parent anew before anything of it is used."""
+    if name not in _AS_THEY_ARE:
+        with _latch:
+            if hasattr(type(db), "_before_fork"):
+                _reopen(db)
+    return object.__getattribute__(db, name)
+
+
+def _reopen(db: Any) -> None:
+    """Open a database again, with the same settings and definitions.
+
+    Raises
+    ------
+    WrongProcess
+        If its rows are in the memory of the parent.
+    """
+    forked, before = type(db), db.__dict__
+    settings = before["settings"]
+    if settings.url == "memory://":
+        raise WrongProcess(
+            f"this database is in the memory (memory://) of process {_parent}, and this is "
+            f"process {os.getpid()}, forked from it: open one in the child, or use a Postgres, "
+            f"which both reach"
+        )
+    db.__class__ = forked._before_fork
+    db.__dict__ = {}
+    try:
+        db.__init__(settings, before["_clock"], metadata=before["metadata"])
+        db._define_again(before)
+    except BaseException:
+        db.__class__, db.__dict__ = forked, before
+        raise
+
+
+def _not_open(db: Any) -> None:
+    """Close nothing: what is open is the parent's."""
+
+
+def _refusing(part: Any, name: str) -> NoReturn:
+    """Refuse any use of what hung on a database object before the fork."""
+    raise WrongProcess(
+        f"this was made by process {_parent} before it forked this one, {os.getpid()}: ask the "
+        f"database object for it again, which connects anew in the child"
+    )
+
+
+class _Reopened:
+    """The forest of a database that is opened anew when the first flush of a session needs it."""
+
+    def __init__(self, db: Database):
+        object.__setattr__(self, "_db", db)
+
+    def __getattribute__(self, name: str) -> Any:
+        return getattr(object.__getattribute__(self, "_db")._forest, name)
+
+
+def _like(kind: Any, **names: object) -> Any:
+    """A class of the same name and layout as `kind`, with other attributes."""
+    return type(kind)(kind.__name__, (kind,), {"__slots__": (), **names})
+
+
+def _in_parent_before() -> None:
+    global _parent
+    _parent = os.getpid()
+
+
+def _in_child() -> None:
+    global _latch
+    _latch = threading.RLock()
+    leave_sockets()
+    abandon_all(_parent)
+    for db in list(_open):
+        of_parent: Any = db
+        kind, parts = type(db), db.__dict__
+        # Of a grandparent and never used in between; or closed, or not yet open.
+        if hasattr(kind, "_before_fork") or parts.get("_closed", True):
+            continue
+        if parts["_monitoring"] is not None:
+            parts["_monitoring"].server.close()
+        forest = parts["_forest"]
+        parts["_watched"] = forest.watched
+        forest.watched.moved_to(_Reopened(db))
+        for part in (forest.pool, forest, parts["_store"], parts["_launcher"]):
+            part.__class__ = _like(type(part), __getattribute__=_refusing)
+        of_parent.__class__ = _like(
+            kind, __getattribute__=_reopening, close=_not_open, _before_fork=kind
+        )
+
+
+os.register_at_fork(before=_in_parent_before, after_in_child=_in_child)

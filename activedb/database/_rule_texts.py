@@ -1,0 +1,203 @@
+"""Rules and queries from texts of the rule language, all of a text or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
+
+from activedb.errors import DefinitionError
+from activedb.events import Expression, Query
+from activedb.language import (
+    AlterRule,
+    CreateQuery,
+    CreateRule,
+    Drop,
+    Statement,
+    parse,
+)
+from activedb.rules import FunctionNames, RegisteredRule, Rule
+from activedb.spelling import did_you_mean
+
+if TYPE_CHECKING:
+    from activedb.database._rules import Rules
+    from activedb.streams import Stream
+    from activedb.transactions import Transaction
+
+__all__ = ["RuleTexts", "is_on"]
+
+
+class RuleTexts:
+    """The queries that texts have created, and what loads a text.
+
+    A query that no rule is on does nothing. Queries live as long as this process; what a later text
+    names must have been created by an earlier one, or by itself.
+
+    Parameters
+    ----------
+    rules : Rules
+
+    Attributes
+    ----------
+    queries : dict of str to Query
+        By name; replaced as a whole.
+    raising : callable or None
+        What SIGNAL calls: `Database.signal`.
+    streams : mapping of str to Stream, or None
+        The declared streams by name, as they are now; None: nobody knows, and any may be named.
+    """
+
+    def __init__(self, rules: Rules):
+        self._rules = rules
+        self.queries: dict[str, Query] = {}
+        self.raising: Callable[..., Any] | None = None
+        self.streams: Mapping[str, Stream] | None = {}
+
+    def load(
+        self, t: Transaction, text: str, functions: FunctionNames
+    ) -> tuple[list[RegisteredRule], dict[str, Query]]:
+        """Execute the statements of a text in `t`; returns the rules, and the queries after it.
+
+        The rules are those that the text creates or alters, each once, as they are after it.
+
+        Raises
+        ------
+        DefinitionError
+            Naming the line; nothing of the text is done then, as its transaction aborts.
+        """
+        statements = parse(
+            text,
+            tables=self._rules.declared_tables,
+            streams=self.streams,
+            queries=self.queries,
+            functions=functions,
+            raising=self.raising,
+        )
+        queries = dict(self.queries)
+        self._rules.lock(t, [name for s in statements for name in _rules_of(s)])
+        found: dict[str, RegisteredRule] = {}
+        for statement in statements:
+            try:
+                self._execute(t, statement, queries, found)
+            except DefinitionError as error:
+                message = f"line {statement.line}: {error}"
+                raise DefinitionError(message) from error
+        return list(found.values()), queries
+
+    def _execute(
+        self,
+        t: Transaction,
+        statement: Statement,
+        queries: dict[str, Query],
+        found: dict[str, RegisteredRule],
+    ) -> None:
+        if isinstance(statement, CreateQuery):
+            self._create_query(t, statement, queries, found)
+        elif isinstance(statement, CreateRule):
+            rule = _with_queries(statement.rule, queries)
+            found[rule.name] = self._rules.put(t, rule, replacing=statement.replace)
+        elif isinstance(statement, Drop):
+            if statement.kind == "query":
+                self._drop_query(t, statement, queries)
+            else:
+                if not statement.if_exists or statement.name in self._rules:
+                    self._rules.delete(statement.name)
+                found.pop(statement.name, None)
+        else:
+            found[statement.name] = self._alter(statement)
+
+    def _alter(self, statement: AlterRule) -> RegisteredRule:
+        rules = self._rules
+        if statement.changed != "enabled":
+            return rules.change(statement.name, **{statement.changed: statement.value})
+        return (rules.enable if statement.value else rules.disable)(statement.name)
+
+    def _create_query(
+        self,
+        t: Transaction,
+        statement: CreateQuery,
+        queries: dict[str, Query],
+        found: dict[str, RegisteredRule],
+    ) -> None:
+        query = statement.query
+        old = queries.get(query.name)
+        if old is not None and old != query and not statement.replace:
+            raise DefinitionError(
+                f"there is a query named {query.name!r}, and it is another one: write CREATE OR "
+                "REPLACE QUERY"
+            )
+        queries[query.name] = query
+        if not statement.replace:
+            return
+        for name, other in tuple(queries.items()):
+            queries[name] = _with(other, query)
+        for entry in self._rules.on(t, query.name):
+            on = _with(entry.rule.on, query)
+            if on != entry.rule.on:
+                rule = replace(entry.rule, on=on)
+                found[rule.name] = self._rules.put(t, rule, replacing=True)
+
+    def _drop_query(self, t: Transaction, statement: Drop, queries: dict[str, Query]) -> None:
+        query = queries.get(statement.name)
+        if query is None:
+            if statement.if_exists:
+                return
+            raise DefinitionError(
+                f"there is no query named {statement.name!r}; "
+                f"{did_you_mean(statement.name, queries)}"
+            )
+        users = [f"rule {entry.name}" for entry in self._rules.on(t, query.name)]
+        users += [
+            f"query {name}"
+            for name, other in queries.items()
+            if other is not query and is_on(other, query.name)
+        ]
+        if users:
+            raise DefinitionError(
+                f"{users[0]} is on the query {statement.name}: drop that first, or replace it"
+            )
+        del queries[statement.name]
+
+
+def _rules_of(statement: Statement) -> tuple[str, ...]:
+    if isinstance(statement, CreateRule):
+        return (statement.rule.name,)
+    if isinstance(statement, AlterRule) or (
+        isinstance(statement, Drop) and statement.kind == "rule"
+    ):
+        return (statement.name,)
+    return ()
+
+
+def _within(expression: Expression) -> Iterator[Expression]:
+    """The expression and all that it is made of."""
+    yield expression
+    for child in expression.children:
+        yield from _within(child)
+
+
+def is_on(expression: Expression, name: str) -> bool:
+    """Whether an event is made of the query of this name; O(size)."""
+    return any(isinstance(part, Query) and part.name == name for part in _within(expression))
+
+
+def _with_queries(rule: Rule, queries: dict[str, Query]) -> Rule:
+    """A rule on the queries as they are now, if a statement before it has replaced one."""
+    on = rule.on
+    for part in tuple(_within(on)):
+        if isinstance(part, Query) and part.name in queries and queries[part.name] != part:
+            on = _with(on, queries[part.name])
+    return rule if on is rule.on else replace(rule, on=on)
+
+
+def _with(thing: Any, query: Query) -> Any:
+    """An expression with this query in place of those of its name."""
+    if isinstance(thing, tuple):
+        return tuple(_with(each, query) for each in thing)
+    if not isinstance(thing, Expression):
+        return thing
+    if isinstance(thing, Query) and thing.name == query.name:
+        return query
+    values = {field.name: getattr(thing, field.name) for field in fields(thing)}  # type: ignore[arg-type]  # each is a dataclass
+    made = {name: _with(value, query) for name, value in values.items()}
+    return thing if made == values else replace(thing, **made)  # type: ignore[type-var]

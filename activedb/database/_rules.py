@@ -1,0 +1,685 @@
+"""The rules of a database as objects that programs list and change at run time."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+from activedb.database._reads import find_reads
+from activedb.database._rule_texts import RuleTexts, is_on
+from activedb.database._stream_names import check_streams
+from activedb.errors import DefinitionError, RuleSyntaxError, TransactionStateError
+from activedb.events import MATCHES_MAX
+from activedb.firing import KeptPartials, told
+from activedb.rules import (
+    CHANGEABLE,
+    KEPT,
+    Action,
+    Catalog,
+    FunctionNames,
+    OnUncertain,
+    RegisteredRule,
+    Rule,
+    Sharing,
+    as_kept,
+    fingerprint,
+    next_version,
+    quarantined,
+    redefined,
+    registered,
+    rules_from_data,
+    rules_from_file,
+)
+from activedb.spelling import did_you_mean
+from activedb.store.journals import RuleRows
+from activedb.store.sql import Row
+from activedb.transactions import Forest, Transaction, current_transaction
+from activedb.trust import check_trusted
+from coupling import OrderCycle, check_order
+
+__all__ = ["Rules"]
+
+T = TypeVar("T")
+
+
+class Rules:
+    """The catalog of one database: ``db.rules``.
+
+    A change made in a transaction is seen by that transaction and its inferiors at once, and by
+    everybody else when its top-level transaction commits; the abort of the (sub)transaction that
+    made it undoes it. Outside a transaction it runs in one of its own. Until the end of the
+    hierarchy nobody else can change the same rule: its row is locked.
+
+    Other processes see a change when they connect, or `refresh`.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        forest: Forest,
+        rows: RuleRows,
+        declared_tables: Callable[[], Mapping[str, Any]],
+        kept: KeptPartials,
+    ):
+        self._catalog = catalog
+        self._forest = forest
+        self._kept = kept
+        self._sharing = Sharing()
+        self._rows = rows
+        self._declared_tables = declared_tables
+        self.checks: tuple[Callable[[Rule], object], ...] = ()
+        self.texts = RuleTexts(self)
+        # As read when the database was opened, for the rules that code defines from then on.
+        self._persisted: dict[str, dict[str, Any]] = rows.read()
+
+    # -- looking ---------------------------------------------------------------------------
+
+    def list(self) -> builtins.list[RegisteredRule]:
+        """All rules as the transaction open on this thread sees them, in order of definition."""
+        return self._catalog.entries(self._current())
+
+    def __iter__(self) -> Iterator[RegisteredRule]:
+        return iter(self.list())
+
+    def __len__(self) -> int:
+        return len(self.list())
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self._catalog.entry(name, self._current()) is not None
+
+    def __getitem__(self, name: str) -> RegisteredRule:
+        """The rule with this name.
+
+        Raises
+        ------
+        DefinitionError
+            If there is none; it names those with similar names.
+        """
+        return self._known(self._current(), name)
+
+    # -- changing --------------------------------------------------------------------------
+
+    def create(
+        self,
+        action: Action,
+        *,
+        on: Any = None,
+        name: str | None = None,
+        enabled: bool = True,
+        when: Any = None,
+        coupling: str = "immediate",
+        priority: int | None = None,
+        on_abort: str = "triggering",
+        params: Mapping[str, Any] | None = None,
+        set_oriented: bool = False,
+        condition_action: str = "immediate",
+        after: Any = (),
+        partials_max: int | None = None,
+        on_full: str = "drop_oldest",
+        matches_max: int | None = MATCHES_MAX,
+        on_many: str = "refuse",
+        on_uncertain: OnUncertain = "certain",
+        reads: Any = None,
+        writes: Any = None,
+        raises: Any = None,
+    ) -> RegisteredRule:
+        """Create a rule; the parameters are those of `Database.rule`.
+
+        Parameters
+        ----------
+        enabled : bool
+            Whether it can be triggered, unless an earlier run has left it otherwise.
+
+        Raises
+        ------
+        RuleSignatureError, DefinitionError
+            If something about the rule has no meaning, its name is taken, or a table or stream of
+            its event is not there.
+        """
+        rule = Rule.define(
+            action,
+            on=on,
+            when=when,
+            coupling=coupling,
+            priority=priority,
+            on_abort=on_abort,
+            name=name,
+            params=params,
+            set_oriented=set_oriented,
+            condition_action=condition_action,
+            after=after,
+            partials_max=partials_max,
+            on_full=on_full,
+            matches_max=matches_max,
+            on_many=on_many,
+            on_uncertain=on_uncertain,
+            reads=reads,
+            writes=writes,
+            raises=raises,
+            find_reads=find_reads,
+        )
+
+        def create(t: Transaction) -> RegisteredRule:
+            self._check_streams([rule])
+            self._check_tables(t, [rule])
+            return self._create(t, rule, enabled=enabled)
+
+        return self._do(create)
+
+    def define(self, rule: Rule) -> RegisteredRule:
+        """Register a rule that code defines, and take over what is kept of it.
+
+        With the definition that an earlier run had it keeps its version, and whether it is
+        enabled, its coupling, priority and on_abort as they were last changed: without a
+        transaction. Another definition makes a new version. Its tables and streams need not be
+        there yet.
+
+        Raises
+        ------
+        DefinitionError
+            If the name is taken, or a query's stream does not have an event of its pattern.
+        """
+        self._check_streams([rule], may_follow=True)
+        if self._current() is None:
+            self._check_order(None, rule)
+            row = self._persisted.pop(rule.name, None)
+            if row is not None and row["fingerprint"] == fingerprint(rule):
+                entry = as_kept(self._registered(rule, version=0, enabled=True), row)
+                self._kept.adopt(entry.subscription)
+                if self._catalog.add_committed(entry):
+                    return entry
+        return self._do(lambda t: self._create(t, rule, enabled=True))
+
+    def enable(self, name: str) -> RegisteredRule:
+        """Let a rule be triggered again, by events from now on; returns its new version.
+
+        If it is in quarantine that is over, and it is run again.
+
+        A composite event of it does not know what happened while it was off.
+
+        Raises
+        ------
+        DefinitionError
+            If there is no such rule, or a table of its event has been dropped.
+        """
+
+        def enabled(t: Transaction, entry: RegisteredRule) -> RegisteredRule:
+            if not entry.enabled:
+                self._check_tables(t, [entry.rule])
+            return next_version(entry, entry.rule, enabled=True)
+
+        return self._do(lambda t: self._change(t, name, enabled))
+
+    def disable(self, name: str) -> RegisteredRule:
+        """Keep a rule from being triggered; what it has been triggered for still runs.
+
+        Raises
+        ------
+        DefinitionError
+            If there is no such rule.
+        """
+        return self._do(
+            lambda t: self._change(t, name, lambda _, e: next_version(e, e.rule, enabled=False))
+        )
+
+    def switch(self, name: str, *, enabled: bool) -> int:
+        """Enable or disable a rule that may be defined by other programs only; returns its version.
+
+        It is about the table of rules, so they take it over when they connect, or `refresh`.
+
+        Raises
+        ------
+        DefinitionError
+            If nobody has defined such a rule; and as `enable`, if it is defined here.
+        """
+
+        def switch(t: Transaction) -> int:
+            row = self._locked(t, name)
+            if name in self:
+                return (self.enable(name) if enabled else self.disable(name)).version
+            if row is None:
+                known = [*self._rows.read(), *(entry.name for entry in self)]
+                raise DefinitionError(
+                    f"no program has defined a rule named {name!r} over this database; "
+                    f"{did_you_mean(name, known)}"
+                )
+            if row["enabled"] == enabled and not (enabled and row["quarantine"]):
+                return int(row["version"])
+            values = {"enabled": enabled, "version": row["version"] + 1}
+            values["changed_at"] = self._forest.clock.now()
+            if enabled:
+                values["quarantine"] = None
+            return int(t.update(self._rows.table, name, **values)["version"])
+
+        return self._do(switch)
+
+    def quarantine(self, name: str, reason: str) -> RegisteredRule:
+        """Keep a rule from being run: what triggers it becomes a dead letter with the reason.
+
+        Rules that keep failing alone get there by themselves (``quarantine_after``). `enable`, or
+        another definition, ends it; a rule that takes its triggering transaction along is not
+        affected.
+
+        Raises
+        ------
+        DefinitionError
+            If there is no such rule.
+        """
+        return self._do(lambda t: self._change(t, name, lambda _, e: quarantined(e, reason)))
+
+    def change(self, name: str, /, **fields: Any) -> RegisteredRule:
+        """Change some of on, action, when, coupling, priority, on_abort, params, ….
+
+        What can be changed is all that `create` takes but the name, reads, writes and raises.
+
+        A restart keeps changes of coupling, priority and on_abort as long as the definition in
+        code is the same; the others last until this process ends, as functions are not kept.
+        Returns the new version; the present one if nothing is different.
+
+        Raises
+        ------
+        RuleSignatureError, DefinitionError
+            If there is no such rule or field, or the rule would have no meaning; it is as before.
+        """
+        for field in fields:
+            if field not in CHANGEABLE:
+                raise DefinitionError(
+                    f"rule {name}: {field!r} is nothing that can be changed; "
+                    f"{did_you_mean(field, CHANGEABLE)}"
+                )
+
+        def changed(t: Transaction, entry: RegisteredRule) -> RegisteredRule:
+            rule = redefined(entry.rule, fields, find_reads)
+            self._check_order(t, rule)
+            if rule.on is not entry.rule.on:
+                self._check_streams([rule])
+                self._check_tables(t, [rule])
+            same_text = KEPT.issuperset(fields)
+            return next_version(
+                entry, rule, text=entry.fingerprint if same_text else fingerprint(rule)
+            )
+
+        return self._do(lambda t: self._change(t, name, changed))
+
+    def delete(self, name: str) -> None:
+        """Delete a rule; what it has been triggered for still runs.
+
+        Code that defines it again, after a restart too, creates it anew: to keep such a rule off,
+        `disable` it.
+
+        Raises
+        ------
+        DefinitionError
+            If there is no such rule.
+        """
+
+        def delete(t: Transaction) -> None:
+            self._known(t, name)
+            row = self._locked(t, name)
+            self._known(t, name)
+            if row is not None:
+                t.delete(self._rows.table, name)
+            self._catalog.put(t, name, None)
+
+        self._do(delete)
+
+    def refresh(self) -> None:
+        """Take over what other processes have committed: enabled, coupling, …, version, deletions.
+
+        A rule whose definition is another one there takes over whether it is enabled, and the
+        version. One round trip. Rules that only others have defined are not there: their functions
+        are not.
+        """
+
+        def refresh(t: Transaction) -> None:
+            names = [entry.name for entry in self._catalog.entries(t)]
+            rows = t.get_many(self._rows.table, names, for_update=True)
+            for name, row in rows.items():
+                self._catalog.await_others(t, name)
+                entry = self._catalog.entry(name, t)
+                if entry is not None:
+                    kept = None if row is None else as_kept(entry, row)
+                    if kept is not entry:
+                        self._catalog.put(t, name, kept)
+
+        self._do(refresh)
+
+    # -- from data -------------------------------------------------------------------------
+
+    def load(
+        self,
+        rules: Any,
+        *,
+        modules: Iterable[ModuleType] | Mapping[str, ModuleType] = (),
+        allow: Iterable[str] = (),
+    ) -> builtins.list[RegisteredRule]:
+        """Create rules from data, all of them or none.
+
+        Parameters
+        ----------
+        rules : list of mappings, or mapping of str to mapping
+            Fields: ``name``, ``on``, ``do``, and optionally ``when``, ``coupling``, ``priority``,
+            ``on_abort``, ``params``, ``set_oriented``, ``condition_action``, ``after``, ``reads``,
+            ``writes``, ``raises``, ``partials_max``, ``on_full``, ``matches_max``, ``on_many``,
+            ``on_uncertain``, ``enabled``.
+            Functions are named ``"module:function"``. Events: ``{"event": "EXIT"}``, ``{"updated":
+            "accounts", "columns": ["balance"]}``, ``{"any_of": […]}``, ``{"seq": […], "same": […],
+            "within": seconds}``, in it ``{"not": {…}}``, and all others (docs/rules.md). Tables
+            are those of ``db.metadata``.
+        modules : iterable of modules, or mapping of str to module
+            Where functions may be found.
+        allow : iterable of str
+            Modules that may be imported for that. Nothing else is imported, nothing is evaluated.
+
+        Raises
+        ------
+        DefinitionError
+            Naming the rule; no rule is created then.
+        """
+        found = rules_from_data(
+            rules,
+            functions=FunctionNames(modules, allow),
+            table=self._declared_table,
+            find_reads=find_reads,
+        )
+
+        def load(t: Transaction) -> builtins.list[RegisteredRule]:
+            t.get_many(self._rows.table, [rule.name for rule, _ in found], for_update=True)
+            self._check_streams(rule for rule, _ in found)
+            self._check_tables(t, [rule for rule, _ in found])
+            return [self._create(t, rule, enabled=enabled) for rule, enabled in found]
+
+        t = self._current()
+        if t is None:
+            return self._forest.run(load)
+        if t.condition_of is not None:
+            t.refuse_write("a change of a rule")
+        with t.subtransaction() as s:
+            return load(s)
+
+    def load_file(
+        self,
+        path: str | Path,
+        *,
+        modules: Iterable[ModuleType] | Mapping[str, ModuleType] = (),
+        allow: Iterable[str] = (),
+    ) -> builtins.list[RegisteredRule]:
+        """Create the rules of a YAML file, all of them or none; see `load`.
+
+        A file whose name ends with ``.rules`` is a text of the rule language; see `load_text`.
+
+        Raises
+        ------
+        DefinitionError
+            If the file cannot be read, or naming the rule that has no meaning.
+        UntrustedFile
+            If everybody may write it.
+        """
+        if Path(path).suffix == ".rules":
+            check_trusted(path)
+            try:
+                text = Path(path).read_text("utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise DefinitionError(
+                    f"the rules in {path} cannot be read: {told(error)}"
+                ) from error
+            try:
+                return self.load_text(text, modules=modules, allow=allow)
+            except RuleSyntaxError as error:
+                raise error.of_file(path) from None
+        return self.load(rules_from_file(path), modules=modules, allow=allow)
+
+    # -- from texts of the rule language -----------------------------------------------------
+
+    def load_text(
+        self,
+        text: str,
+        *,
+        modules: Iterable[ModuleType] | Mapping[str, ModuleType] = (),
+        allow: Iterable[str] = (),
+    ) -> builtins.list[RegisteredRule]:
+        """Execute the statements of a text of the rule language, all of them or none.
+
+        A rule or query that is there and the same stays as it is; another one of the same name
+        needs ``OR REPLACE``.
+
+        Parameters
+        ----------
+        text : str
+            ``CREATE QUERY …; CREATE RULE …; …`` (docs/language.md). Tables are those of
+            ``db.metadata``.
+        modules, allow
+            Where functions of ``CALL`` may be found, as of `load`.
+
+        Returns
+        -------
+        list of RegisteredRule
+            The rules that the text creates, replaces or alters.
+
+        Raises
+        ------
+        RuleSyntaxError
+            With line, column and a caret, if the text has no meaning.
+        DefinitionError
+            Naming the line, if a statement cannot be done.
+        """
+        functions = FunctionNames(modules, allow)
+        t = self._current()
+        if t is None:
+            found, queries = self._forest.run(lambda t: self.texts.load(t, text, functions))
+        else:
+            if t.condition_of is not None:
+                t.refuse_write("a change of a rule")
+            with t.subtransaction() as s:
+                found, queries = self.texts.load(s, text, functions)
+        self.texts.queries = queries
+        return found
+
+    @property
+    def declared_tables(self) -> Mapping[str, Any]:
+        """The tables that are declared, by full name."""
+        return self._declared_tables()
+
+    def lock(self, t: Transaction, names: builtins.list[str]) -> None:
+        """Lock the rows of rules, in one order, until the hierarchy ends."""
+        t.get_many(self._rows.table, sorted(set(names)), for_update=True)
+
+    def on(self, t: Transaction, query: str) -> builtins.list[RegisteredRule]:
+        """The rules whose event is made of the query of this name; O(rules)."""
+        return [entry for entry in self._catalog.entries(t) if is_on(entry.on, query)]
+
+    def put(self, t: Transaction, rule: Rule, *, replacing: bool) -> RegisteredRule:
+        """Create a rule in `t`, or replace the one of its name; the same one stays as it is.
+
+        Raises
+        ------
+        DefinitionError
+            If there is another one, and it is not to be replaced.
+        """
+        self._check_streams([rule])
+        self._check_tables(t, [rule])
+        entry = self._catalog.entry(rule.name, t)
+        if entry is None:
+            return self._create(t, rule, enabled=True)
+        text = fingerprint(rule)
+        if text == entry.fingerprint:
+            return entry
+        if not replacing:
+            raise DefinitionError(
+                f"there is a rule named {rule.name!r}, and it is another one: write CREATE OR "
+                f"REPLACE RULE"
+            )
+        self._check_order(t, rule)
+        return self._change(t, rule.name, lambda _, e: next_version(e, rule, text=text))
+
+    # -- not triggering --------------------------------------------------------------------
+
+    @contextmanager
+    def ignoring(self, *names: str) -> Iterator[None]:
+        """Let events of the transaction open on this thread, and its inferiors, not trigger rules.
+
+        Only events raised inside the block. The detectors of the rules are not shown them either.
+
+        Raises
+        ------
+        DefinitionError
+            If there is no such rule.
+        TransactionStateError
+            If no transaction of this database is open on this thread.
+        """
+        t = self._current()
+        if t is None:
+            raise TransactionStateError(
+                "ignoring() is about a transaction: open one on this thread, and write "
+                "`with db.ignoring(…):` inside it"
+            )
+        for name in names:
+            self._known(t, name)
+        token = self._catalog.ignore(t, frozenset(names))
+        try:
+            yield
+        finally:
+            self._catalog.heed(t, token)
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _current(self) -> Transaction | None:
+        t = current_transaction()
+        return t if t is not None and t.forest is self._forest else None
+
+    def _do(self, work: Callable[[Transaction], T]) -> T:
+        t = self._current()
+        if t is None:
+            return self._forest.run(work)
+        if t.condition_of is not None:
+            t.refuse_write("a change of a rule")
+        return work(t)
+
+    def _known(self, t: Transaction | None, name: str) -> RegisteredRule:
+        entry = self._catalog.entry(name, t) if isinstance(name, str) else None
+        if entry is None:
+            known = [entry.name for entry in self._catalog.entries(t)]
+            raise DefinitionError(f"there is no rule named {name!r}; {did_you_mean(name, known)}")
+        return entry
+
+    def _locked(self, t: Transaction, name: str) -> Row | None:
+        """The row of a rule, locked until the hierarchy ends; the catalog is as new as the row."""
+        row = t.get(self._rows.table, name, for_update=True)
+        self._catalog.await_others(t, name)
+        return row
+
+    def _create(self, t: Transaction, rule: Rule, *, enabled: bool) -> RegisteredRule:
+        if len(rule.name) > self._rows.name_length_max or "\0" in rule.name:
+            raise DefinitionError(
+                f"rule {rule.name[:50]!r}…: a name has at most {self._rows.name_length_max} "
+                f"characters, and no NUL"
+            )
+        row = self._locked(t, rule.name)
+        if self._catalog.entry(rule.name, t) is not None:
+            raise DefinitionError(
+                f"there is a rule named {rule.name!r} already; pass another name="
+            )
+        self._check_order(t, rule)
+        version = 1 if row is None else row["version"] + 1
+        enabled = row["enabled"] if row else enabled
+        entry = self._registered(rule, version=version, enabled=enabled)
+        if row is not None and row["fingerprint"] == entry.fingerprint:
+            entry = as_kept(entry, row)
+        else:
+            self._write(t, entry, row)
+        self._kept.adopt(entry.subscription)
+        self._catalog.put(t, rule.name, entry)
+        self._persisted.pop(rule.name, None)
+        return entry
+
+    def _registered(self, rule: Rule, *, version: int, enabled: bool) -> RegisteredRule:
+        return registered(
+            rule,
+            version=version,
+            enabled=enabled,
+            partials_max=self._forest.settings.partials_max,
+            sharing=self._sharing,
+        )
+
+    def _change(
+        self,
+        t: Transaction,
+        name: str,
+        change: Callable[[Transaction, RegisteredRule], RegisteredRule],
+    ) -> RegisteredRule:
+        self._known(t, name)
+        row = self._locked(t, name)
+        before = self._known(t, name)
+        kept = before if row is None else as_kept(before, row)
+        entry = change(t, kept)
+        if entry is not kept:
+            self._write(t, entry, row)
+        if entry is not before:
+            self._catalog.put(t, name, entry)
+        return entry
+
+    def _write(self, t: Transaction, entry: RegisteredRule, row: Row | None) -> None:
+        values = {
+            "version": entry.version,
+            "enabled": entry.enabled,
+            "coupling": str(entry.coupling),
+            "priority": entry.priority,
+            "on_abort": str(entry.on_abort),
+            "event": repr(entry.on).replace("\0", "\\0"),
+            "fingerprint": entry.fingerprint,
+            "changed_at": self._forest.clock.now(),
+            "quarantine": entry.quarantine,
+        }
+        if row is None:
+            t.insert(self._rows.table, {"name": entry.name, **values})
+        else:
+            t.update(self._rows.table, entry.name, **values)
+
+    def _check_order(self, t: Transaction | None, rule: Rule) -> None:
+        """Refuse a rule that comes, through others, after itself; O(rules) if it names any."""
+        if not rule.after:
+            return
+        after = {entry.name: entry.after for entry in self._catalog.entries(t)}
+        after[rule.name] = rule.after
+        try:
+            check_order(after)
+        except OrderCycle as cycle:
+            raise DefinitionError(
+                f"rule {rule.name}: after= makes rules wait for each other: {cycle}; leave one of "
+                f"these out"
+            ) from None
+
+    def _check_streams(self, rules: Iterable[Rule], *, may_follow: bool = False) -> None:
+        """Refuse rules about streams that are not declared, or events that these do not have."""
+        streams = self.texts.streams
+        if streams is not None:
+            for rule in rules:
+                check_streams(rule, streams, may_follow=may_follow)
+                for check in self.checks:
+                    check(rule)
+
+    def _check_tables(self, t: Transaction, rules: Iterable[Rule]) -> None:
+        """Refuse rules about tables that are not there."""
+        bound = {
+            name: rule.name
+            for rule in rules
+            for kind, name in rule.on.keys
+            if kind in ("insert", "update", "delete")
+        }
+        missing = self._rows.missing_tables(t.hierarchy.session, bound)
+        if missing:
+            raise DefinitionError(
+                f"rule {bound[missing[0]]}: the database has no table {missing[0]}; it has been "
+                f"dropped, or db.create_all() is still to come"
+            )
+
+    def _declared_table(self, name: Any) -> Any:
+        tables = self._declared_tables()
+        table = tables.get(name) if isinstance(name, str) else None
+        if table is None:
+            raise DefinitionError(f"no table {name!r} is declared; {did_you_mean(name, tables)}")
+        return table

@@ -1,0 +1,59 @@
+"""From an event to the committed effects of the rules it triggers. See README.md."""
+
+from activedb.firing._dead_letters import DeadLetters, Outcome, Retried
+from activedb.firing._decisions import BY_EVENTS, OF_PROGRAM, Decision, Decisions, encoded_choice
+from activedb.firing._due_times import DueTimes
+from activedb.firing._firings import STREAM_RUN
+from activedb.firing._kept_partials import KeptPartials
+from activedb.firing._launcher import Launcher
+from activedb.firing._letters import IDENTITY_MAX, Letter, storable
+from activedb.firing._names import shortened, told
+from activedb.firing._pending import PendingFiring, read_pending
+from activedb.firing._quarantine import Quarantine, failure_of
+from activedb.firing._restarts import Restarts
+from activedb.firing._rule_figures import RuleFigures
+from activedb.firing._rule_listeners import Ran, RuleListener
+from activedb.firing._time_lines import TimeLines
+from activedb.firing._triggered import SYSTEMIC, Fed, Firing, Triggered, is_systemic, moment_in
+from activedb.firing._triggering import Refused, Triggering
+from activedb.firing._turns import Turn
+from activedb.firing._workers import Worker
+
+__all__ = [
+    "BY_EVENTS",
+    "IDENTITY_MAX",
+    "OF_PROGRAM",
+    "STREAM_RUN",
+    "SYSTEMIC",
+    "DeadLetters",
+    "Decision",
+    "Decisions",
+    "DueTimes",
+    "Fed",
+    "Firing",
+    "KeptPartials",
+    "Launcher",
+    "Letter",
+    "Outcome",
+    "PendingFiring",
+    "Quarantine",
+    "Ran",
+    "Refused",
+    "Restarts",
+    "Retried",
+    "RuleFigures",
+    "RuleListener",
+    "TimeLines",
+    "Triggered",
+    "Triggering",
+    "Turn",
+    "Worker",
+    "encoded_choice",
+    "failure_of",
+    "is_systemic",
+    "moment_in",
+    "read_pending",
+    "shortened",
+    "storable",
+    "told",
+]

@@ -1,0 +1,64 @@
+"""Rules that trigger rules: the chain of them, for errors."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from activedb.errors import CycleLimitExceeded, RuleFailed
+from activedb.firing._names import told
+from activedb.firing._triggered import Triggered
+from activedb.transactions import Transaction
+
+__all__ = ["failed_in", "too_deep", "too_many_cycles"]
+
+_SHOWN = 5  # names at either end of a chain
+_PENDING_SHOWN = 10
+
+
+def too_deep(t: Transaction, depth: int, items: Sequence[Triggered]) -> CycleLimitExceeded:
+    """The error for rules that would run `depth` deep, below `t` or as its next level."""
+    chain = _shown(items[0].chain)
+    return CycleLimitExceeded(
+        f"{t.top.path}: rules trigger rules {depth} deep: {chain}; give one of them a condition "
+        f"that ends it, or raise cascade_max"
+    )
+
+
+def too_many_cycles(t: Transaction, bound: int, pending: Sequence[Triggered]) -> CycleLimitExceeded:
+    """The error for what is still deferred when the cycles of `t` are used up."""
+    names = sorted({item.rule.name for item in pending})
+    more = f" and {len(names) - _PENDING_SHOWN} more" if len(names) > _PENDING_SHOWN else ""
+    longest = max(pending, key=lambda item: len(item.chain))
+    return CycleLimitExceeded(
+        f"{t.top.path}: more than {bound} deferred cycles; still deferred: "
+        f"{', '.join(names[:_PENDING_SHOWN])}{more}, triggered by way of {_shown(longest.chain)}. "
+        f"These rules keep triggering each other; give one a condition that ends it, or raise "
+        f"cycles_max"
+    )
+
+
+def failed_in(rule: str, error: BaseException) -> str:
+    """Message for a rule that has failed with `error`, perhaps because a rule below it has.
+
+    Each rule of the line is named once.
+    """
+    names, cause = [rule], error
+    while isinstance(cause, RuleFailed) and type(cause) is RuleFailed and cause.__cause__:
+        names.append(cause.rule)
+        cause = cause.__cause__
+    if len(names) == len(set(names)) <= 2 * _SHOWN + 1:
+        return f"rule {rule} failed: {told(error)}"
+    return f"rules {_shown(names)} failed: {told(cause)}"
+
+
+def _shown(chain: Sequence[str]) -> str:
+    """A chain of rules, each once, with how often it is there; of many the first and the last."""
+    names = [
+        name if number == 1 else f"{name} ({number} times)"
+        for name, number in Counter(chain).items()  # in the order in which they come first
+    ]
+    if len(names) > 2 * _SHOWN + 1:
+        left_out = len(names) - 2 * _SHOWN
+        names[_SHOWN:-_SHOWN] = [f"… {left_out} more …"]
+    return " → ".join(names)

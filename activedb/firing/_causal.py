@@ -1,0 +1,113 @@
+"""Causally dependent rules, begun while what triggered them lives."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from activedb.firing._triggered import Firing
+from activedb.transactions import Transaction
+
+if TYPE_CHECKING:
+    from activedb.firing._launcher import Launcher
+
+__all__ = ["Causal"]
+
+
+@dataclass(slots=True)
+class _Early:
+    """A firing that was begun early.
+
+    Attributes
+    ----------
+    is_recorded : bool
+        Whether the triggering transaction has committed, with the firing's row.
+    is_over : bool
+        Whether the early try has ended; then `is_done` and `error` tell how.
+    """
+
+    is_recorded: bool = False
+    is_over: bool = False
+    is_done: bool = False
+    error: BaseException | None = None
+
+
+class Causal:
+    """Begins causally dependent rules at the event, and settles them at the triggering commit.
+
+    A rule gets one try beside the triggering transaction. If that fails for a reason that is not
+    its own (a deadlock, say), the rule is started once more after the triggering commit, like a
+    sequential one; if it fails by itself, that commit makes a dead letter of it. When the
+    triggering transaction aborts, the try has aborted with it, and nothing is left.
+
+    Inside a caller's transaction, and in the batch of a stream, rules are not begun early: the
+    connection of the first is the caller's, and between the events of the second no rule runs.
+
+    Latch: ``_latch``; nothing is taken under it.
+    """
+
+    def __init__(self, launcher: Launcher):
+        self._launcher = launcher
+        self._latch = threading.Lock()
+        self._early: dict[Firing, _Early] = {}
+
+    def begin(self, t: Transaction, firings: list[Firing]) -> None:
+        """Begin rules that were triggered in `t`, on threads of the pool."""
+        if t.hierarchy.run.is_batch or not t.hierarchy.lends:
+            return
+        t.offer()
+        with self._latch:
+            self._early.update((firing, _Early()) for firing in firings)
+        for firing in firings:
+            t.forest.pool.submit(lambda firing=firing: self._run(firing, t))  # type: ignore[misc]
+
+    def committed(self, firings: list[Firing]) -> list[Firing]:
+        """The triggering transaction has committed: those of `firings` that are to be started."""
+        due = []
+        for firing in firings:
+            with self._latch:
+                early = self._early.get(firing)
+                if early is not None and not early.is_over:
+                    early.is_recorded = True
+                    self._launcher.expect(firing)
+                    continue
+                self._early.pop(firing, None)
+            if early is None or self._is_due(firing, early):
+                due.append(firing)
+        return due
+
+    def aborted(self, firings: list[Firing]) -> None:
+        """The triggering transaction has aborted, and with it the early tries of `firings`."""
+        with self._latch:
+            dropped = [firing for firing in firings if self._early.pop(firing, None)]
+        for firing in dropped:
+            self._launcher.drop(firing)
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _run(self, firing: Firing, t: Transaction) -> None:
+        is_done, failed = False, None
+        try:
+            is_done = self._launcher.run_early(firing, t)
+        except BaseException as error:
+            failed = error
+        with self._latch:
+            early = self._early.get(firing)
+            if early is None:
+                return  # the triggering transaction has aborted
+            early.is_over, early.is_done, early.error = True, is_done, failed
+            if not early.is_recorded:
+                return
+            del self._early[firing]
+        if self._is_due(firing, early):
+            self._launcher.start_expected(firing)
+        else:
+            self._launcher.expect_no_more(firing)
+
+    def _is_due(self, firing: Firing, early: _Early) -> bool:
+        """Whether the firing is to be started; buries it if it has failed by itself."""
+        if early.error is not None:
+            self._launcher.give_up(firing, early.error)
+            self._launcher.drop(firing)
+        return early.error is None and not early.is_done

@@ -1,0 +1,556 @@
+"""Choices that detectors leave open because the order of the events is unknown: ``db.decisions``.
+
+```
+ detector leaves a choice open ─► a row, written with the commit of what raised the event
+                                   │ open
+      resolve, in any process ─────┤
+        this one has the detector: │ resolved, the detector told, the rule run: one transaction
+        another one has it:        ▼ chosen ─► that process finds it, and does the same
+```
+"""
+
+from __future__ import annotations
+
+import builtins
+import hashlib
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any, Literal
+
+from activedb.clock import Clock, in_microseconds, moment_of
+from activedb.errors import (
+    ActiveDBError,
+    BadEvent,
+    ConfigurationError,
+    DecisionClosed,
+    RowNotFound,
+    RuleFailed,
+    TransactionStateError,
+)
+from activedb.events import (
+    Detector,
+    Occurrence,
+    Query,
+    Rivals,
+    Undecided,
+    decode_undecided,
+    encode,
+    encode_undecided,
+    same_candidate,
+)
+from activedb.firing._kept_partials import KeptPartials
+from activedb.firing._letters import Letter
+from activedb.firing._names import told
+from activedb.firing._quarantine import failure_of
+from activedb.firing._time_lines import TimeLines
+from activedb.firing._triggered import SYSTEMIC, Triggered, is_systemic
+from activedb.firing._triggering import Triggering
+from activedb.metrics import Counters
+from activedb.rules import Catalog, RegisteredRule, Rule, Subscription, Taken
+from activedb.store.journals import DecisionRows
+from activedb.transactions import Forest, Run, Transaction, current_transaction
+
+__all__ = ["BY_EVENTS", "OF_PROGRAM", "Decision", "Decisions", "encoded_choice"]
+
+_LOG = logging.getLogger(__name__)
+
+BY_EVENTS = "events"
+"""Name recorded with what later events have decided."""
+
+OF_PROGRAM = "program"
+"""In place of the fingerprint of an event: the rule is one of a stream's program."""
+
+_LOOK_AFTER_US = 1_000_000  # for what other processes have decided
+
+_OF_MATCHES = (Occurrence, tuple)
+
+Chosen = Iterable["int | Mapping[str, Any]"]
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Possible matches of a rule; the order of the events does not say which of them are made.
+
+    Attributes
+    ----------
+    id : str
+    rule : str
+        The rule's name; of a rule of a stream's program behind that of the program, and a dot.
+    stream : str or None
+        The stream whose time the rule follows.
+    us : int
+        When they would have been made, in microseconds since 1970.
+    candidates : tuple of mapping
+        The matches, each its events by part name.
+    certain : tuple of mapping
+        What the same event has completed, and was made.
+    rivals : tuple of Rivals
+        For each candidate, by its number, why it is not certain.
+    completed_by : Occurrence or None
+        The event that completed them; None: time did.
+    status : {"open", "chosen", "resolved"}
+        Open: still to be decided. Chosen: decided, and the process that has the rule's detector has
+        not applied it yet. Resolved: applied, and the rule triggered.
+    chosen : tuple of int or None
+        Numbers of the candidates that were chosen; None while it is open.
+    by : str or None
+        Name recorded with the decision; ``"events"``: later events have decided it.
+    decided_at, recorded_at : datetime or None
+    """
+
+    id: str
+    rule: str
+    stream: str | None
+    us: int
+    candidates: tuple[Mapping[str, Any], ...]
+    certain: tuple[Mapping[str, Any], ...]
+    rivals: tuple[Rivals, ...]
+    completed_by: Occurrence | None
+    status: Literal["open", "chosen", "resolved"]
+    chosen: tuple[int, ...] | None
+    by: str | None
+    decided_at: datetime | None
+    recorded_at: datetime | None
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether the choice is still to be made."""
+        return self.status == "open"
+
+    def texts(self) -> list[str]:
+        """Each candidate in words."""
+        return [
+            ", ".join(f"{name}: {_text(part)}" for name, part in candidate.items())
+            for candidate in self.candidates
+        ]
+
+    def record(self) -> dict[str, Any]:
+        """A JSON-able dict of it."""
+        return {
+            "id": self.id,
+            "rule": self.rule,
+            "stream": self.stream,
+            "us": self.us,
+            "status": self.status,
+            "chosen": None if self.chosen is None else list(self.chosen),
+            "by": self.by,
+            "decided_at": _iso(self.decided_at),
+            "recorded_at": _iso(self.recorded_at),
+            "candidates": [_encoded(each) for each in self.candidates],
+            "certain": [_encoded(each) for each in self.certain],
+            "why": [str(each) for each in self.rivals],
+            "completed_by": None if self.completed_by is None else encode(self.completed_by),
+        }
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Decision:
+        """The decision of a row."""
+        undecided = _undecided_of(row)
+        chosen = row["chosen"]
+        return cls(
+            id=row["id"],
+            rule=row["rule"],
+            stream=row["stream"] or None,
+            us=row["us"],
+            candidates=undecided.candidates,
+            certain=undecided.certain,
+            rivals=undecided.rivals,
+            completed_by=undecided.event,
+            status=row["status"],
+            chosen=None if chosen is None else tuple(chosen),
+            by=row["decided_by"],
+            decided_at=row["decided_at"],
+            recorded_at=row["recorded_at"],
+        )
+
+
+class Decisions:
+    """The choices that detectors have left open, and those that were decided: ``db.decisions``.
+
+    Iterating gives those that are open, in the order of their times. Safe to use from many threads.
+    """
+
+    def __init__(
+        self,
+        rows: DecisionRows,
+        *,
+        catalog: Catalog,
+        lines: TimeLines,
+        kept: KeptPartials,
+        forest: Forest,
+        triggering: Triggering,
+        clock: Clock,
+        streams: Collection[str],
+        watch: Callable[[str, int | None, Callable[[], None]], None],
+    ):
+        self._rows = rows
+        self._catalog = catalog
+        self._lines = lines
+        self._kept = kept
+        self._forest = forest
+        self._triggering = triggering
+        self._clock = clock
+        self._streams = streams
+        self._watch = watch
+
+    # -- for those who decide --------------------------------------------------------------
+
+    def list(self, rule: str | None = None, *, open: bool | None = None) -> builtins.list[Decision]:
+        """Committed decisions in the order of time. O(n log n).
+
+        Parameters
+        ----------
+        rule : str, optional
+            Only those of a rule.
+        open : bool, optional
+            True: only those still to be decided; False: only the others.
+        """
+        statuses = {None: None, True: ("open",), False: ("chosen", "resolved")}[open]
+        return [Decision.of(row) for row in self._rows.read(rule=rule, statuses=statuses)]
+
+    def __iter__(self) -> Iterator[Decision]:
+        return iter(self.list(open=True))
+
+    def get(self, id: str) -> Decision:
+        """One decision; raises `RowNotFound` if there is none of this id."""
+        found = self._rows.read(id=id)
+        if not found:
+            raise _no_decision(id)
+        return Decision.of(found[0])
+
+    def open_by_rule(self) -> dict[str, int]:
+        """Number of open choices by rule; rules without one are left out."""
+        return self._rows.open_by_rule()
+
+    def resolve(self, id: str, chosen: Chosen, *, by: str | None = None) -> Decision:
+        """Decide: the chosen candidates are made, and trigger the rule; the others never are.
+
+        In one transaction, so once, also over crashes. If another process has the rule's detector,
+        what was chosen is recorded, and that process does it within seconds, or when it starts. Of
+        a rule of a stream's program it is made with the next part of the stream: feed it, also
+        with nothing.
+
+        Parameters
+        ----------
+        id : str
+        chosen : iterable of int or mapping
+            Candidates, or their numbers from 0; none of them: nothing was to be made.
+        by : str, optional
+            Name to record with the decision.
+
+        Returns
+        -------
+        Decision
+            In its new state: ``resolved``; or ``chosen``, if another process has the detector, or
+            the rule is one of a program.
+
+        Raises
+        ------
+        RowNotFound
+            If there is no such decision.
+        DecisionClosed
+            If it was decided before, or can no longer be made: the rule is on something else now.
+        ConfigurationError
+            If something chosen is none of the candidates.
+        BadEvent
+            If two of the chosen exclude each other.
+        RuleFailed
+            If the rule raises, unless it fails alone. The decision is open as before.
+        TransactionStateError
+            Inside a transaction.
+        """
+        t = current_transaction()
+        if t is not None:
+            raise TransactionStateError(
+                f"nothing can be decided inside {t.path}, as that takes a top-level transaction of "
+                f"its own; do it outside of transactions"
+            )
+        asked = list(chosen)
+
+        def body(t: Transaction) -> None:
+            row = t.get(self._rows.table, id, for_update=True)
+            if row is None:
+                raise _no_decision(id)
+            if row["status"] != "open":
+                raise _closed(row, f"was decided by {row['decided_by']}")
+            numbers = _numbers(row, asked)
+            noted = {"chosen": numbers, "decided_by": by, "decided_at": self._clock.now()}
+            rule = self._entry(row)
+            if rule is None or not self._is_here(row):
+                t.update(self._rows.table, id, status="chosen", **noted)
+                return
+            t.update(self._rows.table, id, status="resolved", **noted)
+            found = self._made(t, rule.subscription, row, numbers)
+            if found:
+                self._run_rule(t, row, [Triggered(rule.rule, o) for o in found])
+
+        self._forest.run(body, Run(rule=None))
+        return self.get(id)
+
+    # -- for those who detect --------------------------------------------------------------
+
+    def record(self, t: Transaction, choices: Sequence[tuple[Subscription, Taken]]) -> None:
+        """Let the commit of the top-level `t` write what detectors have left open, or decided."""
+        rows: dict[str, dict[str, Any]] = {}
+        decided: dict[str, list[int]] = {}
+        for subscription, taken in choices:
+            for undecided in taken.undecided:
+                row = self._row(subscription, undecided)
+                rows[row["id"]] = row
+            for identity, numbers in taken.decided.items():
+                decided[self._id(subscription, identity)] = numbers
+        now = self._clock.now()
+
+        def write(connection: Any) -> None:
+            self._rows.record(connection, rows.values())
+            self._rows.settle(connection, decided, BY_EVENTS, now)
+
+        t.hierarchy.durable.append(write)
+        if rows:
+            self._look_later()
+
+    def defined(self, subscriptions: Sequence[Subscription]) -> None:
+        """Look soon for decisions on rules just defined that were made while nobody had them."""
+        rules = {each.rule.name for each in subscriptions if self._is_on_signals(each)}
+        if rules and self._rows.is_shared and self._may_wait(rules):
+            self._look_later()
+
+    def do_chosen(self, stream: str | None = None) -> None:
+        """Do what was decided elsewhere about detectors that this process has.
+
+        Parameters
+        ----------
+        stream : str, optional
+            Only of rules that follow this stream's time.
+        """
+        for row in self._rows.read(statuses=["chosen"], stream=stream):
+            if self._entry(row) is None or not self._is_here(row):
+                continue
+            try:
+                self._forest.run(partial(self._do, id=row["id"]), Run(is_retried=True))
+            except SYSTEMIC:
+                _LOG.warning("decision %s waits", row["id"], exc_info=True)
+            except DecisionClosed as error:
+                _LOG.warning("%s", error)
+
+    def _look(self) -> None:
+        """Apply what other processes have decided; repeat while a rule here has open choices."""
+        try:
+            self.do_chosen()
+        except ActiveDBError:
+            _LOG.warning("what other processes decide is looked for later", exc_info=True)
+        if self._may_wait({rule.name for rule in self._catalog}):
+            self._look_later()
+
+    def _is_on_signals(self, subscription: Subscription) -> bool:
+        return subscription.is_stateful and self._lines.stream_of(subscription) is None
+
+    def _may_wait(self, rules: set[str]) -> bool:
+        """Whether a choice of one of these rules is open or not applied, as far as can be told."""
+        try:
+            return not rules.isdisjoint(self._rows.unresolved_rules())
+        except ActiveDBError:
+            _LOG.warning("what other processes decide is looked for later", exc_info=True)
+            return True
+
+    def _look_later(self) -> None:
+        if self._rows.is_shared:
+            self._watch("", in_microseconds(self._clock.now()) + _LOOK_AFTER_US, self._look)
+
+    # -- one decision ----------------------------------------------------------------------
+
+    def _do(self, t: Transaction, id: str) -> None:
+        row = t.get(self._rows.table, id, for_update=True)
+        if row is None or row["status"] != "chosen":
+            return  # another process was first
+        rule = self._entry(row)
+        if rule is None:
+            return
+        t.update(self._rows.table, id, status="resolved")
+        for o in self._made(t, rule.subscription, row, row["chosen"]):
+            try:
+                self._run_rule(t, row, [Triggered(rule.rule, o)])
+            except Exception as error:
+                if is_systemic(error, t):
+                    raise
+                failed = error if isinstance(error, RuleFailed) else failure_of(rule.name, error)
+                letter = Letter.of_rule(f"decision.{id}/{t.path}", o, failed)
+                self._triggering.keep_letter(t, letter)
+
+    def _run_rule(
+        self, t: Transaction, row: Mapping[str, Any], triggered: Sequence[Triggered]
+    ) -> None:
+        t.run_child(
+            lambda s: self._triggering.trigger(s, [*triggered]),
+            label=f"decision.{row['id']}",
+            timestamp=moment_of(row["us"]),
+        )
+
+    def _made(
+        self,
+        t: Transaction,
+        subscription: Subscription,
+        row: Mapping[str, Any],
+        numbers: Sequence[int],
+    ) -> Sequence[Occurrence]:
+        """The matches of what was chosen, and what is certain thereby; the detector is told."""
+        rule, identity = subscription.rule, row["identity"]
+        if subscription.is_exclusive:
+            t.lock_detector(rule.name)
+            if subscription.has_open(identity):
+                self._triggering.will_restore(t, subscription)
+                taken = subscription.resolve(identity, numbers, t)
+                found = self._triggering.completed(t, subscription, taken, lambda *_: True)
+                self._kept.write_state(t, subscription)
+                return [item.occurrence for item in found]
+        if not numbers:
+            return []
+        if subscription.event != row["event"]:
+            raise _closed(row, f"can no longer be made, as rule {rule.name} is on something else")
+        undecided = _undecided_of(row)
+        return [_rebuilt(rule, undecided.candidates[number], row) for number in numbers]
+
+    def _entry(self, row: Mapping[str, Any]) -> RegisteredRule | None:
+        """The rule that can be run here; None also if the next part of a stream does that."""
+        return None if row["event"] == OF_PROGRAM else self._catalog.entry(row["rule"])
+
+    def _is_here(self, row: Mapping[str, Any]) -> bool:
+        """Return whether no other process can have the detector."""
+        if not self._rows.is_shared:
+            return True
+        if row["stream"]:
+            return row["stream"] in self._streams
+        holder = row["holder"]
+        return bool(holder == self._rows.holder or self._rows.is_dead(holder))
+
+    # -- rows ------------------------------------------------------------------------------
+
+    def _row(self, subscription: Subscription, undecided: Undecided) -> dict[str, Any]:
+        stream = self._lines.stream_of(subscription)
+        choice = encoded_choice(undecided, self._triggering.counters)
+        return {
+            "id": self._id(subscription, undecided.identity),
+            "rule": subscription.rule.name,
+            "event": subscription.event,
+            "stream": stream or "",
+            "holder": 0 if stream is not None else self._rows.holder,
+            "identity": undecided.identity,
+            "us": undecided.us,
+            "choice": choice,
+            "status": "open",
+            "recorded_at": self._clock.now(),
+        }
+
+    def _id(self, subscription: Subscription, identity: str) -> str:
+        stream = self._lines.stream_of(subscription) or ""
+        told = "\0".join([subscription.rule.name, stream, identity])
+        return hashlib.blake2b(told.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def encoded_choice(undecided: Undecided, counters: Counters) -> dict[str, Any]:
+    """A choice for its row: texts of the candidates alone, if it cannot be written."""
+    try:
+        return encode_undecided(undecided)
+    except BadEvent:
+        counters.add("partials_not_durable")
+        return {"shown": [str(dict(each)) for each in undecided.candidates]}
+
+
+def _text(part: Any) -> str:
+    return ", ".join(map(str, part)) if isinstance(part, tuple) else str(part)
+
+
+def _iso(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat()
+
+
+def _encoded(candidate: Mapping[str, Any]) -> dict[str, Any]:
+    """A match for JSON; one that could not be written is a text already."""
+    return {
+        name: [encode(o) for o in part]
+        if isinstance(part, tuple)
+        else (encode(part) if isinstance(part, Occurrence) else part)
+        for name, part in candidate.items()
+    }
+
+
+def _undecided_of(row: Mapping[str, Any]) -> Undecided:
+    choice = row["choice"]
+    if "shown" in choice:
+        shown = tuple({"match": text} for text in choice["shown"])
+        return Undecided(row["identity"], shown, us=row["us"])
+    return decode_undecided(choice)
+
+
+def _numbers(row: Mapping[str, Any], asked: Iterable[int | Mapping[str, Any]]) -> list[int]:
+    """Numbers of the candidates asked for; `ConfigurationError` if one is none."""
+    candidates = _undecided_of(row).candidates
+    found = set()
+    for one in asked:
+        if isinstance(one, Mapping) and all(isinstance(o, _OF_MATCHES) for o in one.values()):
+            number = next((n for n, c in enumerate(candidates) if same_candidate(c, one)), -1)
+        else:
+            number = one if type(one) is int else -1
+        if not 0 <= number < len(candidates):
+            raise ConfigurationError(
+                f"{one!r} is no candidate of decision {row['id']}: choose among the numbers from 0 "
+                f"to {len(candidates) - 1}, or nothing"
+            )
+        found.add(number)
+    return sorted(found)
+
+
+def _rebuilt(rule: Rule, candidate: Mapping[str, Any], row: Mapping[str, Any]) -> Occurrence:
+    """The match of a candidate whose detector does not know it any more: it is detected anew.
+
+    Of its own events alone: that nothing forbids it is what was decided.
+    """
+    detector = Detector(
+        rule.on, name=None if isinstance(rule.on, Query) else rule.name, on_uncertain="possible"
+    )
+    if not detector.reads:
+        try:
+            events = _leaves(candidate)
+            made = [o for event in events for o in detector.feed(event)]
+            # What time completes is completed at the latest that the events may have happened.
+            widest_us = max(event.high_us - event.low_us for event in events)
+            made += detector.advance(row["us"] + widest_us + 1)
+        except Exception as error:
+            raise _closed(row, f"can no longer be made: {told(error)}") from error
+        for o in made:
+            if same_candidate(o.parts, candidate):
+                return o
+    raise _closed(row, "can no longer be made: it is older than what its detector keeps")
+
+
+def _leaves(candidate: Mapping[str, Any]) -> list[Occurrence]:
+    """The primitive events of a match, each once, in the order of their readings."""
+    found: dict[int, Occurrence] = {}
+
+    def add(o: Occurrence) -> None:
+        if not o.parts:
+            found[id(o)] = o
+        for part in o.constituents:
+            add(part)
+
+    for part in candidate.values():
+        for o in part if isinstance(part, tuple) else (part,):
+            add(o)
+    return sorted(found.values(), key=lambda o: o.us)
+
+
+def _closed(row: Mapping[str, Any], why: str) -> DecisionClosed:
+    return DecisionClosed(
+        f"decision {row['id']} of rule {row['rule']} {why}; db.decisions tells which are open",
+        decision=row["id"],
+    )
+
+
+def _no_decision(id: str) -> RowNotFound:
+    return RowNotFound(
+        f"there is no decision {id!r}; db.decisions and `activedb decisions list` tell which there "
+        f"are"
+    )

@@ -1,0 +1,123 @@
+"""Dead letters: what could not be processed, with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+from activedb.errors import ActiveDBError, RuleFailed, UncertainOrder
+from activedb.events import Occurrence, Undecided, encode
+from activedb.firing._names import shortened, told
+
+__all__ = ["IDENTITY_MAX", "Letter", "storable", "uncertain"]
+
+IDENTITY_MAX = 400  # characters of the column
+_CANDIDATES_MAX = 20  # that a reason lists
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """One row of the dead-letter table.
+
+    Attributes
+    ----------
+    source : str
+        The stream, or ``rule`` and the rule's name.
+    identity : str
+        What tells it from every other letter of the source, the same when work is replayed.
+    kind : {"event", "rule"}
+    payload : mapping
+        The event or the occurrence, JSON-able.
+    error, reason : str
+        Class and message of the error.
+    """
+
+    source: str
+    identity: str
+    kind: Literal["event", "rule"]
+    payload: Mapping[str, Any]
+    error: str
+    reason: str
+
+    @classmethod
+    def of_rule(cls, identity: str, o: Occurrence, error: RuleFailed) -> Self:
+        """A letter for a rule that failed on `o`."""
+        return cls.of_firing(identity, _encoded(o), error)
+
+    @classmethod
+    def of_firing(cls, identity: str, payload: Mapping[str, Any], error: RuleFailed) -> Self:
+        """A letter for a rule that failed on an occurrence, given in its encoded form."""
+        return cls(
+            source=f"rule {error.rule}",
+            identity=shortened(identity, IDENTITY_MAX),
+            kind="rule",
+            payload=payload,
+            error=type(error.__cause__ or error).__name__,
+            reason=storable(str(error)),
+        )
+
+    @classmethod
+    def of_detection(cls, rule: str, identity: str, o: Occurrence, error: BaseException) -> Self:
+        """A letter for an event that the detector of one rule cannot take; others have it."""
+        return cls.of_event(f"rule {rule}", identity, _encoded(o), error)
+
+    @classmethod
+    def of_event(
+        cls, stream: str, identity: str, payload: Mapping[str, Any], error: BaseException
+    ) -> Self:
+        """A letter for an event of a stream that could not be processed."""
+        cause = error.__cause__ if isinstance(error, RuleFailed) and error.__cause__ else error
+        return cls(
+            source=stream,
+            identity=shortened(identity, IDENTITY_MAX),
+            kind="event",
+            payload=payload,
+            error=type(cause).__name__,
+            reason=storable(told(error) + _candidates(cause)),
+        )
+
+
+def uncertain(rule: str, undecided: Sequence[Undecided]) -> UncertainOrder:
+    """Error for choices that the detector of a rule has left open in one step."""
+    first = undecided[0]
+    candidates = tuple(each for u in undecided for each in u.candidates)
+    count = len(candidates)
+    what = "a match that depends" if count == 1 else f"{count} matches that depend"
+    return UncertainOrder(
+        f"rule {rule}: {first.event or 'the end of a window'} completes {what} on an order of "
+        "events which their timestamps do not tell; the choice is open: db.decisions, or choose "
+        "another policy with on_uncertain=",
+        candidates=candidates,
+        certain=tuple(each for u in undecided for each in u.certain),
+        rivals=tuple(each for u in undecided for each in u.rivals),
+        undecided=tuple(undecided),
+        rule=rule,
+    )
+
+
+def storable(text: str) -> str:
+    """`text` without what a database refuses: NUL and halves of surrogate pairs."""
+    return text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
+
+
+def _candidates(error: BaseException) -> str:
+    """The matches between which nobody could decide, for who reads the letter."""
+    if not isinstance(error, UncertainOrder):
+        return ""
+    found = [(each, " (certain)") for each in error.certain]
+    found += [(each, "") for each in error.candidates]
+    shown = [
+        ", ".join(f"{name}={part!r}" for name, part in candidate.items()) + note
+        for candidate, note in found[:_CANDIDATES_MAX]
+    ]
+    more = len(found) - len(shown)
+    return "; candidates: " + "; ".join(shown) + (f"; and {more} more" if more else "")
+
+
+def _encoded(o: Occurrence) -> Mapping[str, Any]:
+    try:
+        return encode(o)
+    except ActiveDBError:
+        # A letter must be written even where the rows hold what JSON cannot.
+        return {"name": o.name, "timestamp": str(o.timestamp), "params": repr(dict(o.params))}

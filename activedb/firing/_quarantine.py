@@ -1,0 +1,123 @@
+"""Rules that keep failing alone: they are not run any more until somebody enables them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from activedb.clock import Clock
+from activedb.errors import ActiveDBError, DefinitionError, RuleFailed, RuleInQuarantine
+from activedb.firing._cascades import failed_in
+from activedb.firing._letters import storable
+from activedb.metrics import Counters
+from activedb.rules import Catalog, RegisteredRule
+from activedb.transactions import Transaction
+
+__all__ = ["Quarantine", "failure_of"]
+
+_LOG = logging.getLogger(__name__)
+
+
+class Quarantine:
+    """Counts the failures of each rule that fails alone, and puts it away when they are too many.
+
+    A failure here is final: what is tried again (a deadlock, say) is none. The count is that of
+    this process, and starts again with every success.
+
+    Parameters
+    ----------
+    catalog : Catalog
+        Which rules are in quarantine, as committed.
+    after : int
+        Failures in a row; 0: never.
+    clock : Clock
+    counters : Counters
+        Counts ``rules_quarantined``.
+    aside : callable ``(name, work)``
+        Does work on another thread, soon, in no transaction.
+    put : callable ``(rule, reason)``
+        Puts a rule into quarantine durably.
+    refused : callable ``(rule)``
+        Told of each that was to run, and is not as it is in quarantine.
+
+    Latch: ``_latch``; nothing is taken under it.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        *,
+        after: int,
+        clock: Clock,
+        counters: Counters,
+        aside: Callable[[str, Callable[[], None]], None],
+        put: Callable[[str, str], RegisteredRule],
+        refused: Callable[[str], None],
+    ):
+        self._catalog = catalog
+        self._after = after
+        self._clock = clock
+        self._counters = counters
+        self._aside = aside
+        self._put = put
+        self._refused = refused
+        self._latch = threading.Lock()
+        self._failures: dict[str, int] = {}
+
+    def check(self, rule: str, t: Transaction | None = None) -> None:
+        """Raise `RuleInQuarantine` if a rule is not to be run, as `t` sees it. O(1)."""
+        if rule not in self._catalog.quarantine:
+            return
+        entry = self._catalog.entry(rule, t)
+        if entry is not None and entry.quarantine is not None:
+            self._refused(rule)
+            raise RuleInQuarantine(
+                f"rule {rule} is in quarantine {entry.quarantine}; db.rules.enable({rule!r}) when "
+                f"that is mended, and retry its letters",
+                rule=rule,
+            )
+
+    def succeeded(self, rule: str) -> None:
+        """A rule that fails alone has not failed. O(1)."""
+        if rule in self._failures:
+            with self._latch:
+                self._failures.pop(rule, None)
+
+    def failed(self, rule: str, error: BaseException) -> None:
+        """A rule has failed alone with `error`, for good."""
+        if not self._after or isinstance(error, RuleInQuarantine):
+            return
+        with self._latch:
+            number = self._failures.get(rule, 0) + 1
+            is_enough = number >= self._after
+            self._failures[rule] = 0 if is_enough else number
+        if not is_enough:
+            return
+        text = storable(" ".join(f"{type(error).__name__}: {error}".split()))
+        reason = (
+            f"since {self._clock.now():%Y-%m-%d %H:%M:%S %Z} as it has failed {number} times in a "
+            f"row, the last time with {text[:1_000]}"
+        )
+        # Not here: a transaction is open on this thread, which may have the rule's row locked.
+        self._aside(f"quarantine of {rule}", lambda: self._do(rule, reason))
+
+    def _do(self, rule: str, reason: str) -> None:
+        try:
+            self._put(rule, reason)
+        except DefinitionError:
+            _LOG.info("rule %s was deleted before it was put into quarantine", rule)
+        except ActiveDBError:
+            _LOG.warning("rule %s is not in quarantine yet", rule, exc_info=True)
+        else:
+            self._counters.add("rules_quarantined")
+            _LOG.warning("rule %s is in quarantine %s", rule, reason)
+
+
+def failure_of(rule: str, error: BaseException) -> RuleFailed:
+    """What to say of a rule that has failed with `error`, which is the cause of the result."""
+    if isinstance(error, RuleInQuarantine):
+        return error
+    failed = RuleFailed(failed_in(rule, error), rule=rule)
+    failed.__cause__ = error
+    return failed

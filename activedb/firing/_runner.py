@@ -1,0 +1,298 @@
+"""Running triggered rules: as children of a transaction, and in a transaction of their own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from activedb.errors import CycleLimitExceeded, DefinitionError, StoreError
+from activedb.firing._cascades import too_deep
+from activedb.firing._conditions import holds, holds_beside
+from activedb.firing._letters import Letter
+from activedb.firing._quarantine import Quarantine, failure_of
+from activedb.firing._rule_listeners import Ran, RuleListener
+from activedb.firing._trigger_context import Trails
+from activedb.firing._triggered import Cause, Part, Triggered, is_systemic
+from activedb.metrics import Counters
+from activedb.rules import OccurrenceSet, OnAbort
+from activedb.transactions import Transaction, is_stack_deep
+from coupling import ConditionAction, Coupling, OrderCycle, ordered_groups
+
+if TYPE_CHECKING:
+    from activedb.firing._launcher import Launcher
+
+__all__ = ["Runner"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """What runs in a transaction: the `depth`-th rule in a line of rules that trigger rules."""
+
+    item: Triggered
+    depth: int
+
+
+class Runner:
+    """Runs rules that were triggered, when it is time for them.
+
+    Parameters
+    ----------
+    trails : Trails
+        Where letters of rules that fail alone go, and what waits for later.
+    counters : Counters
+        Counts ``rules_fired`` and ``rules_failed``.
+    launcher : Launcher
+        Runs actions in top-level transactions of their own.
+    cascade_max : int
+        Bound on rules triggering rules.
+    breadth_first : bool
+        Whether immediate rules that a rule triggers wait for the end of the level at which it runs.
+
+    Attributes
+    ----------
+    quarantine : Quarantine
+        Keeps count of the rules that fail alone; set once, by who makes this object.
+    listeners : tuple of RuleListener
+        Set by `Triggering.listen`.
+    """
+
+    quarantine: Quarantine
+    listeners: tuple[RuleListener, ...] = ()
+
+    def __init__(
+        self,
+        trails: Trails,
+        counters: Counters,
+        launcher: Launcher,
+        *,
+        cascade_max: int,
+        breadth_first: bool,
+    ):
+        self._trails = trails
+        self._counters = counters
+        self._launcher = launcher
+        self._cascade_max = cascade_max
+        self._breadth_first = breadth_first
+
+    def run_children(self, t: Transaction, items: list[Triggered], *, deferred: bool) -> None:
+        """Run rules as children: group after group, the rules of one group in parallel.
+
+        Breadth-first, immediate rules that were triggered inside a child's rule wait instead; with
+        the commits on the way they come up to that child's parent, which runs level after level.
+        """
+        around, running = _running_in(t)
+        depth = 0 if running is None else running.depth
+        if self._breadth_first and not deferred and around is not None and around.parent:
+            trail = self._trails.of(t)
+            with self._trails.latch:
+                trail.next_level += items
+            return
+        while items:
+            depth += 1
+            if depth > self._cascade_max:
+                raise too_deep(t, depth, items)
+            self._run_level(t, items, depth, deferred=deferred)
+            if not self._breadth_first:
+                return
+            items = self._trails.take_level(t)
+            deferred = False
+            self._trails.of(t).events += 1  # each level is a group of its own
+
+    def run_rule(self, s: Transaction, item: Triggered, depth: int = 1) -> bool:
+        """Run a rule, or its action, in its own (sub)transaction `s`.
+
+        Returns whether the action is still to come, as another child of the parent.
+        """
+        s.running = _Running(item, depth)
+        listeners = self.listeners
+        began = time.perf_counter()
+        rule = item.rule
+        has_condition = rule.when is not None and item.part is Part.RULE
+        mode = rule.condition_action if has_condition else ConditionAction.IMMEDIATE
+        outcome: Ran = "acted"
+        # In one function: rules that trigger rules are on the stack together.
+        try:
+            for listener in listeners:
+                listener.starts(s, item)
+            if mode is ConditionAction.SEQUENTIAL:
+                if not holds_beside(s, item):
+                    outcome = "condition false"
+            elif has_condition and not holds(s, item):
+                outcome = "condition false"
+            elif mode is ConditionAction.DETACHED:
+                outcome = "action later"
+                self._fire_action(s, item.action)
+            elif mode is ConditionAction.DEFERRED:
+                outcome = "action later"
+                if s.parent is None:
+                    self._trails.defer(s, [item.action])
+            else:
+                rule.act(s, item.occurrence)
+        except BaseException as error:
+            for listener in listeners:
+                listener.ran(s, item, "failed", time.perf_counter() - began, error)
+            raise
+        if outcome == "acted":
+            self._counters.add("rules_fired")
+        seconds = time.perf_counter() - began
+        for listener in listeners:
+            listener.ran(s, item, outcome, seconds, None)
+        is_due_in_parent = mode is ConditionAction.DEFERRED and s.parent is not None
+        return is_due_in_parent and outcome == "action later"
+
+    def cause(self, t: Transaction) -> Cause | None:
+        """The rule in which an event of `t` is raised, with what had triggered it; O(depth)."""
+        _, running = _running_in(t)
+        return None if running is None else Cause(running.item.rule.name, running.item.by)
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _run_level(
+        self, t: Transaction, items: list[Triggered], depth: int, *, deferred: bool
+    ) -> None:
+        if len(items) == 1:
+            call = self._calls_of_rule(t, items, depth, items[0].rule.priority, deferred=deferred)
+            _call_here(t, call)
+            return
+        try:
+            groups = ordered_groups(
+                items,
+                name=lambda item: item.rule.name,
+                priority=lambda item: item.rule.priority,
+                after=lambda item: item.rule.after,
+            )
+        except OrderCycle as cycle:
+            raise DefinitionError(
+                f"rules that are triggered together in {t.path} wait for each other: {cycle}; "
+                f"change after= of one of them"
+            ) from cycle
+        for group in groups:
+            by_rule: dict[tuple[str, Part], list[Triggered]] = {}
+            for item in group.items:
+                by_rule.setdefault((item.rule.name, item.part), []).append(item)
+            calls = [
+                self._calls_of_rule(t, same_rule, depth, group.priority, deferred=deferred)
+                for same_rule in by_rule.values()
+            ]
+            if len(calls) == 1:
+                _call_here(t, calls[0])
+            else:
+                t.run_in_parallel(calls)
+
+    def _calls_of_rule(
+        self,
+        t: Transaction,
+        items: list[Triggered],
+        depth: int,
+        priority: int | None,
+        *,
+        deferred: bool,
+    ) -> Callable[[], None]:
+        """One rule's occurrences, one after another, each in a child of its own.
+
+        Those of a set-oriented rule fire its newest version once.
+        """
+        newest = items[-1]
+        if newest.rule.set_oriented and newest.part is Part.RULE:
+            occurrences = OccurrenceSet([item.occurrence for item in items])
+            undated = tuple(o for item in items for o in item.undated)
+            items = [Triggered(newest.rule, occurrences, newest.by, undated=undated)]
+        labels = [f"{t.next_label()}.{item.rule.name}" for item in items]
+
+        def call() -> None:
+            for label, item in zip(labels, items, strict=True):
+                self._run_child(t, item, depth, priority, label=label, deferred=deferred)
+
+        return call
+
+    def _run_child(
+        self,
+        t: Transaction,
+        item: Triggered,
+        depth: int,
+        priority: int | None,
+        *,
+        label: str,
+        deferred: bool,
+    ) -> None:
+        rule, trail = item.rule, self._trails.of(t)
+        fails_alone = rule.on_abort is OnAbort.RULE
+        try:
+            if fails_alone:
+                self.quarantine.check(rule.name, t)
+            is_action_due = t.run_child(
+                lambda s: self.run_rule(s, item, depth),
+                label=label,
+                rule=rule.name,
+                deferred=deferred,
+                priority=priority,
+                group=trail.cycles.taken - 1 if deferred else trail.events,
+            )
+        except Exception as error:
+            if is_systemic(error, t) and isinstance(error, StoreError):
+                raise error.during(f"in rule {rule.name}") from error.__cause__
+            if is_systemic(error, t) or isinstance(error, CycleLimitExceeded):
+                raise
+            if _is_its_own(t, item):
+                raise
+            failed = failure_of(rule.name, error)
+            if not fails_alone:
+                t.doom(failed)  # also if the code that triggered the rule swallows the error
+                raise failed from error
+            self._counters.add("rules_failed")
+            self.quarantine.failed(rule.name, error)
+            with self._trails.latch:
+                trail.letters.append(Letter.of_rule(f"{t.path}/{label}", item.occurrence, failed))
+            return
+        if fails_alone:
+            self.quarantine.succeeded(rule.name)
+        if is_action_due:
+            self._trails.defer(t, [item.action])
+
+    def _fire_action(self, s: Transaction, action: Triggered) -> None:
+        """Have an action run in a top-level transaction of its own.
+
+        That of a causal rule is recorded by the commit of `s`, which depends on the triggering one.
+        """
+        trail = self._trails.of(s)
+        trail.events += 1
+        if action.rule.coupling is not Coupling.CAUSAL or s.parent is not None:
+            self._launcher.fire(s, [action], trail.events, self._trails.undated_in(s))
+            return
+        undated = self._trails.undated_in(s)
+        firings, letters = self._launcher.prepare(s, [action], trail.events, undated)
+        self._counters.add("rules_failed", len(letters))
+        with self._trails.latch:
+            trail.firings += firings
+            trail.letters += letters
+
+
+def _call_here(t: Transaction, call: Callable[[], None]) -> None:
+    """Run rules in children of `t` on this thread, or on one whose stack has room for them."""
+    if is_stack_deep():
+        t.run_on_fresh_stack(call)
+    else:
+        call()
+
+
+def _running_in(t: Transaction) -> tuple[Transaction | None, _Running | None]:
+    """The nearest transaction around `t`, itself included, in which a rule runs; O(depth)."""
+    node: Transaction | None = t
+    while node is not None:
+        if node.running is not None:
+            return node, node.running
+        node = node.parent
+    return None, None
+
+
+def _is_its_own(t: Transaction, item: Triggered) -> bool:
+    """Whether `item` is the deferred action of the rule whose top-level transaction is `t`."""
+    own: _Running | None = t.running
+    return (
+        item.part is Part.ACTION
+        and t.parent is None
+        and own is not None
+        and own.item.occurrence is item.occurrence
+    )

@@ -1,0 +1,83 @@
+"""Whose time each rule follows: that of a stream, or the clock's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Protocol
+
+from activedb.firing._due_times import DueTimes
+from activedb.rules import Subscription
+
+__all__ = ["TimeLines"]
+
+
+class _Stream(Protocol):
+    """A declared stream, as far as its events tell which rules follow its time."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def types(self) -> Collection[str]: ...
+
+
+class TimeLines:
+    """Assigns rules to streams, and keeps for each stream which of them are due.
+
+    A rule all of whose events are events of one stream, late ones included, and clock events
+    beside them, follows the time of that stream. All others follow the clock: on data changes, on
+    signals, on events of several streams or on clock events alone.
+
+    Parameters
+    ----------
+    streams : mapping of str to stream
+        The declared streams, which grow.
+
+    Attributes
+    ----------
+    on_clock : callable ``(subscription)``
+        Called when it may have changed when a rule that follows the clock is due.
+    """
+
+    def __init__(self, streams: Mapping[str, _Stream]):
+        self._streams = streams
+        self._known = -1  # how many streams _by_keys is about
+        self._by_keys: dict[frozenset[tuple[str, str]], str | None] = {}
+        self._due: dict[str, DueTimes] = {}
+        self.on_clock: Callable[[Subscription], object] = lambda subscription: None
+
+    def stream_of(self, subscription: Subscription) -> str | None:
+        """Name of the stream whose time a rule follows; None: the clock's. O(keys) once."""
+        if self._known != len(self._streams):
+            self._by_keys = {}
+            self._known = len(self._streams)
+        keys = subscription.keys
+        if keys not in self._by_keys:
+            self._by_keys[keys] = self._found(keys)
+        return self._by_keys[keys]
+
+    def due_in(self, stream: str) -> DueTimes:
+        """Which rules that follow a stream's time are due."""
+        return self._due.setdefault(stream, DueTimes())
+
+    def moved(self, subscription: Subscription) -> None:
+        """Take note of when a subscription is due, as it was fed or advanced."""
+        stream = self.stream_of(subscription)
+        if stream is None:
+            self.on_clock(subscription)
+        else:
+            self.due_in(stream).set(subscription, subscription.due_us)
+
+    def _found(self, keys: frozenset[tuple[str, str]]) -> str | None:
+        found: set[str] = set()
+        for kind, name in keys:
+            if kind == "late":
+                found.add(name)
+            elif kind == "event":
+                streams = [s.name for s in list(self._streams.values()) if name in s.types]
+                if len(streams) != 1:
+                    return None
+                found.add(streams[0])
+            else:
+                return None
+        return found.pop() if len(found) == 1 and found <= self._streams.keys() else None

@@ -1,0 +1,534 @@
+"""From an occurrence to the rules it triggers, each in its coupling mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from activedb.errors import ConnectionLost, UncertainOrder
+from activedb.events import Occurrence
+from activedb.firing._cascades import too_many_cycles
+from activedb.firing._causal import Causal
+from activedb.firing._exclusive import Exclusive
+from activedb.firing._feeding import advanced, fed_alone, passed_over
+from activedb.firing._kept_partials import KeptPartials
+from activedb.firing._letters import Letter, uncertain
+from activedb.firing._rule_figures import RuleFigures
+from activedb.firing._rule_listeners import RuleListener
+from activedb.firing._runner import Runner
+from activedb.firing._time_lines import TimeLines
+from activedb.firing._transaction_events import Lives
+from activedb.firing._trigger_context import Trail, Trails
+from activedb.firing._triggered import SYSTEMIC, Fed, Firing, Triggered, is_systemic, moment_in
+from activedb.metrics import Counters
+from activedb.rules import Catalog, OnAbort, Rule, Subscription, Taken
+from activedb.store.sql import Key, Row, TableSpec
+from activedb.transactions import Run, State, Transaction
+from coupling import Coupling, CycleBoundReached
+
+if TYPE_CHECKING:
+    from activedb.firing._launcher import Launcher
+
+__all__ = ["Refused", "Triggering"]
+
+
+Refused: TypeAlias = Callable[[Rule, Exception], bool]
+"""Told of a rule whose detector cannot take an event; whether all others go on with it."""
+
+_AFTER_COMMIT = (Coupling.CAUSAL, Coupling.SEQUENTIAL)
+"""Modes of rules that are recorded by the triggering commit."""
+
+
+class Triggering:
+    """Listens to a forest and fires rules.
+
+    Parameters
+    ----------
+    catalog : Catalog
+    launcher : Launcher
+        Runs rules in top-level transactions of their own.
+    write_letters : callable ``(t, letters)``
+        Makes letters durable with the commit of the top-level transaction `t`.
+    write_choices : callable ``(t, choices)``
+        Likewise which choices detectors have left open, or decided.
+    cycles_max, cascade_max : int
+        Bounds on deferred cycles of one commit point and on rules triggering rules.
+    lines : TimeLines
+        Whose time each rule follows.
+    kept : KeptPartials
+        Makes durable what detectors keep for later matches.
+    counters : Counters
+    breadth_first : bool
+        Whether immediate rules that a rule triggers wait for the end of the level at which it runs.
+
+    Attributes
+    ----------
+    listeners : tuple of RuleListener
+        Changed by `listen` and `unlisten`.
+    figures : RuleFigures
+        What each rule has come to; one of the listeners.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        *,
+        launcher: Launcher,
+        lines: TimeLines,
+        kept: KeptPartials,
+        counters: Counters,
+        write_letters: Callable[[Transaction, list[Letter]], None],
+        write_choices: Callable[[Transaction, list[tuple[Subscription, Taken]]], None],
+        cycles_max: int,
+        cascade_max: int,
+        breadth_first: bool = False,
+    ):
+        self.catalog = catalog
+        self.lines = lines
+        self.kept = kept
+        self.counters = counters
+        self._trails = Trails(cycles_max)
+        self.runner = Runner(
+            self._trails,
+            self.counters,
+            launcher,
+            cascade_max=cascade_max,
+            breadth_first=breadth_first,
+        )
+        self._launcher = launcher
+        self._causal = Causal(launcher)
+        self._exclusive = Exclusive(launcher)
+        self._write_letters = write_letters
+        self._write_choices = write_choices
+        self._lives = Lives(catalog, self, launcher)
+        self._hears_all = False
+        self.figures = RuleFigures()
+        self.listeners: tuple[RuleListener, ...] = ()
+        self.listen(self.figures)
+
+    def listen(self, listener: RuleListener) -> None:
+        """Tell a listener of what happens from now on."""
+        self._set_listeners((*self.listeners, listener))
+
+    def unlisten(self, listener: RuleListener) -> None:
+        """Tell a listener no more."""
+        self._set_listeners(tuple(each for each in self.listeners if each is not listener))
+
+    def _set_listeners(self, listeners: tuple[RuleListener, ...]) -> None:
+        self._hears_all = any(listener.hears_all for listener in listeners)
+        self.listeners = self.runner.listeners = listeners
+
+    # -- what the forest calls -------------------------------------------------------------
+
+    def began(self, t: Transaction) -> None:
+        """A top-level transaction was entered."""
+        self._lives.began(t)
+
+    def changed(self, t: Transaction, spec: TableSpec, old: Row | None, new: Row | None) -> None:
+        """A row was written: raise the data-change event if any rule listens."""
+        kind = "insert" if old is None else "delete" if new is None else "update"
+        catalog = self.catalog
+        if (kind, spec.name) in catalog.by_key or catalog.drafts or self._hears_all:
+            before = None if old is None else spec.shown(old)
+            after = None if new is None else spec.shown(new)
+            o = Occurrence(spec.name, t.timestamp, old=before, new=after)
+            self.occurred(t, o, undated=not t.has_event_time)
+
+    def changed_all(
+        self,
+        t: Transaction,
+        spec: TableSpec,
+        versions: Sequence[tuple[Key, Row | None, Row | None]],
+    ) -> None:
+        """One statement wrote rows: as `changed` for each, but sets fire once, after the last."""
+        catalog = self.catalog
+        undated = not t.has_event_time
+        sets: list[Triggered] = []
+        for _, old, new in versions:
+            kind = "insert" if old is None else "delete" if new is None else "update"
+            is_heard = (kind, spec.name) in catalog.by_key or catalog.drafts or self._hears_all
+            if not is_heard:
+                continue
+            before = None if old is None else spec.shown(old)
+            after = None if new is None else spec.shown(new)
+            o = Occurrence(spec.name, t.timestamp, old=before, new=after)
+            triggered, fed = self.feed(o, t, undated=undated)
+            if fed:
+                self.keep(t, fed, undated=undated)
+            sets += [item for item in triggered if _is_set(item)]
+            triggered = [item for item in triggered if not _is_set(item)]
+            if triggered:
+                self.trigger(t, triggered)
+        if sets:
+            self.trigger(t, sets)
+
+    def at_commit_point(self, t: Transaction) -> None:
+        """Run the deferred cycles of `t`; at the top, hand over letters and sequential firings."""
+        self._lives.committing(t)
+        trail = self._trails.get(t)
+        if trail is None:
+            if t.parent is None and self.catalog.drafts:
+                self.kept.at_commit_point(t, (), self.catalog.given_up(t))
+            return
+        try:
+            while cycle := trail.cycles.next_cycle():
+                self.runner.run_children(t, cycle, deferred=True)
+        except CycleBoundReached as error:
+            pending: list[Triggered] = error.pending  # type: ignore[assignment]  # what was deferred
+            raise too_many_cycles(t, error.bound, pending) from error
+        if t.parent is not None:
+            return
+        gone = self.catalog.given_up(t) if self.catalog.drafts else {}
+        if trail.fed or gone:
+            self.kept.at_commit_point(t, trail.fed, gone)
+        if trail.letters:
+            self._write_letters(t, trail.letters)
+        if trail.choices:
+            self._write_choices(t, trail.choices)
+        if trail.firings:
+            self._launcher.record(t, trail.firings)
+        self._exclusive.at_commit_point(t, trail.intents)
+
+    def aborting(self, t: Transaction) -> None:
+        """Withdraw what `t` has fed, as long as nobody else can feed what it has locked."""
+        trail = self._trails.get(t)
+        if trail is not None:
+            fed, trail.fed = trail.fed, []
+            self.withdraw(fed)
+            for subscription, o in reversed(trail.taken):
+                subscription.in_hand.insert(0, o)
+            trail.taken = []
+            for subscription, state in reversed(trail.before):
+                subscription.restore(state)
+                self.lines.moved(subscription)
+            trail.before = []
+
+    def ended(self, t: Transaction) -> None:
+        """Pass the trail of `t` on to its parent.
+
+        At the top, start what waited for the commit.
+        """
+        if self.catalog.drafts:
+            self.catalog.ended(t)
+        trail = self._trails.end(t)
+        if t.state is State.ABORTED:
+            self._lives.aborted(t)
+        if trail is None:
+            return
+        if t.state is State.ABORTED:
+            self._causal.aborted(trail.firings)
+            if t.parent is None:
+                self._launcher.ended(t)
+                if trail.firings and isinstance(t.hierarchy.session.failure, ConnectionLost):
+                    self._launcher.look()  # the commit may have been done
+                self._exclusive.tried(t.hierarchy.run)
+                if not t.hierarchy.run.is_retried:
+                    self.failed(t.hierarchy.run.name)
+        elif t.parent is not None:
+            self._trails.pass_on(trail, t.parent)
+        else:
+            newest: dict[Subscription, int] = {}
+            for fed in trail.fed:
+                newest[fed.subscription] = max(
+                    newest.get(fed.subscription, fed.occurrence.us), fed.occurrence.us
+                )
+            for subscription, us in newest.items():
+                subscription.trim(us)
+                if not subscription.is_timed:
+                    self.lines.moved(subscription)
+            self._launcher.start(self._causal.committed(trail.firings))
+            self._launcher.ended(t)
+            self._exclusive.committed(t.hierarchy.run, trail.intents)
+
+    def gave_up(self, run: Run, error: BaseException) -> None:
+        """A run has failed for good, unless it is work that is done again later."""
+        self._lives.gave_up(run)
+        is_done_again = run.is_batch or (run.is_detached and isinstance(error, SYSTEMIC))
+        if not is_done_again:
+            self.failed(run.name)
+
+    def failed(self, run_name: str) -> None:
+        """The work of this name has come to nothing: what waits for that is due."""
+        self._exclusive.failed(run_name)
+
+    def giving_up(self, connection: Any, run_name: str) -> None:
+        """Record, with the commit that gives a batch up, what waits for it to come to nothing."""
+        self._exclusive.giving_up(connection, run_name)
+
+    def given_up(self, run_name: str) -> None:
+        """That commit has been made: what it has recorded is started."""
+        self._exclusive.given_up(run_name)
+
+    # -- raising events --------------------------------------------------------------------
+
+    def occurred(self, t: Transaction, o: Occurrence, *, undated: bool = False) -> None:
+        """`o` was raised in `t`: trigger the rules that listen to it.
+
+        Parameters
+        ----------
+        undated : bool
+            Whether its time is only when this try came to it, and says nothing of what happened.
+        """
+        triggered, fed = self.feed(o, t, undated=undated)
+        if fed:
+            self.keep(t, fed, undated=undated)
+        if triggered:
+            self.trigger(t, triggered)
+
+    def feed(
+        self,
+        o: Occurrence,
+        t: Transaction,
+        contemporaries: Sequence[Occurrence] = (),
+        *,
+        undated: bool = False,
+        refused: Refused | None = None,
+    ) -> tuple[list[Triggered], list[Fed]]:
+        """Show `o` to the detectors that listen to it in `t`; what it triggers, and who kept it.
+
+        Parameters
+        ----------
+        contemporaries : sequence of Occurrence
+            Events yet to be fed that may be before `o`.
+        undated : bool
+            As for `occurred`.
+        refused : callable, optional
+            Told of each rule whose detector raises; True: that is the rule's affair alone, and all
+            others go on with `o`. By default that of a rule that fails alone.
+        """
+        refused = refused or self._refused_in(t, o)
+        for listener in self.listeners:
+            listener.raised(t, o)
+        triggered: list[Triggered] = []
+        fed: list[Fed] = []
+        catalog = self.catalog
+        listening = catalog.listening_to(o.key, t) if contemporaries else catalog.concerned_by(o, t)
+        try:
+            for subscription in listening:
+                taken = self.try_feed(subscription, o, t, contemporaries, refused)
+                if taken is not None:
+                    triggered += self.took(t, subscription, o, taken, fed, refused, undated=undated)
+        except BaseException:
+            self.withdraw(fed)
+            raise
+        return triggered, fed
+
+    def try_feed(
+        self,
+        subscription: Subscription,
+        o: Occurrence,
+        t: Transaction,
+        contemporaries: Sequence[Occurrence],
+        refused: Refused,
+    ) -> Taken | None:
+        """As `feed_to`; None: the detector cannot take `o`, and that is the rule's affair alone."""
+        try:
+            return self.feed_to(subscription, o, t, contemporaries)
+        except Exception as error:
+            if is_systemic(error, t) or not refused(subscription.rule, error):
+                raise
+        return None
+
+    def took(
+        self,
+        t: Transaction,
+        subscription: Subscription,
+        o: Occurrence,
+        taken: Taken,
+        fed: list[Fed],
+        refused: Refused,
+        *,
+        undated: bool = False,
+    ) -> list[Triggered]:
+        """Return what a detector triggers in `t` by `o`; add it to `fed` if it has kept `o`."""
+        if taken.is_kept:
+            fed.append(Fed(subscription, o))
+        self.note(t, subscription, taken, refused)
+        if not taken.matches:
+            return []
+        by, own = self.runner.cause(t), (o,) if undated else ()
+        return [Triggered(subscription.rule, match, by, undated=own) for match in taken.matches]
+
+    def note(
+        self, t: Transaction, subscription: Subscription, taken: Taken, refused: Refused
+    ) -> None:
+        """Record what a detector has left open, or decided, with the commit of `t`.
+
+        A rule with the policy "raise" is told as one that cannot take the event.
+        """
+        if not taken.undecided and not taken.decided:
+            return
+        trail = self._trails.of(t)
+        with self._trails.latch:
+            trail.choices.append((subscription, taken))
+        if not taken.undecided:
+            return
+        rule = subscription.rule
+        self.counters.add("matches_undecided", sum(len(u.candidates) for u in taken.undecided))
+        self.figures.undecided(rule.name, len(taken.undecided))
+        if rule.on_uncertain == "raise":
+            error = uncertain(rule.name, taken.undecided)
+            if not refused(rule, error):
+                raise error
+
+    def will_restore(self, t: Transaction, subscription: Subscription) -> None:
+        """Let a detector be again as it is now if `t`, which has the rule's lock, aborts."""
+        self._trails.of(t).before.append((subscription, subscription.state()))
+
+    def refuse(
+        self, t: Transaction, rule: Rule, identity: str, o: Occurrence, error: Exception
+    ) -> None:
+        """Keep a letter of `o`, which the detector of `rule` cannot take, with the commit of `t`.
+
+        `identity` names the event among all others that may be refused.
+        """
+        self.counters.add("rules_failed")
+        letter = Letter.of_detection(rule.name, f"{identity}/{rule.name}", o, error)
+        self._keep_letters(self._trails.of(t), [letter])
+
+    def _refused_in(self, t: Transaction, o: Occurrence) -> Refused:
+        """Return the handler of an event raised in `t` that a detector cannot take."""
+
+        def refused(rule: Rule, error: Exception) -> bool:
+            fails_alone = rule.on_abort is OnAbort.RULE or isinstance(error, UncertainOrder)
+            if fails_alone:
+                number = len(self._trails.of(t).letters)
+                self.refuse(t, rule, f"{t.path}/refused.{number}", o, error)
+            return fails_alone
+
+        return refused
+
+    def feed_to(
+        self,
+        subscription: Subscription,
+        o: Occurrence,
+        t: Transaction,
+        contemporaries: Sequence[Occurrence] = (),
+    ) -> Taken:
+        """Show `o` to one detector."""
+        if subscription.is_exclusive or subscription.reads:
+            taken = fed_alone(subscription, o, t, contemporaries)
+        else:
+            is_on_clock = subscription.is_stateful and self.lines.stream_of(subscription) is None
+            taken = subscription.feed_kept(o, exactly=is_on_clock, contemporaries=contemporaries)
+        if subscription.is_timed:
+            self.lines.moved(subscription)
+        if taken.matches and subscription.is_stateful:
+            self.counters.add("matches", len(taken.matches))
+        return taken
+
+    def keep(self, t: Transaction, fed: list[Fed], *, undated: bool = False) -> None:
+        """Make `t` responsible for what was fed; `undated` is as for `occurred`."""
+        if fed:
+            trail = self._trails.of(t)
+            trail.fed += fed
+            if undated:
+                trail.undated |= {id(each.occurrence): each.occurrence for each in fed}
+
+    def take(self, t: Transaction, subscription: Subscription) -> None:
+        """Take the first match out of a rule's hand, unless `t`, which is top-level, aborts."""
+        self._trails.of(t).taken.append((subscription, subscription.in_hand.pop(0)))
+
+    def keep_firings(self, t: Transaction, firings: list[Firing]) -> None:
+        """Record firings with the top-level commit above `t`, and start them then."""
+        trail = self._trails.of(t)
+        with self._trails.latch:
+            trail.firings += firings
+
+    def keep_letter(self, t: Transaction, letter: Letter) -> None:
+        """Write a letter with the top-level commit above `t`."""
+        self._keep_letters(self._trails.of(t), [letter])
+
+    def take_back(self, t: Transaction, fed: list[Fed]) -> None:
+        """Withdraw what was fed for one event of `t` that failed, while `t` goes on."""
+        trail = self._trails.of(t)
+        for item in fed:
+            if item in trail.fed:
+                trail.fed.remove(item)
+        self.withdraw(fed)
+
+    def advance(
+        self, subscription: Subscription, us: int, t: Transaction, refused: Refused
+    ) -> list[Triggered]:
+        """Return the matches of a rule that time completes before `us`; `refused` as for `feed`."""
+        return self.completed(t, subscription, advanced(subscription, us, t), refused, us - 1)
+
+    def pass_over(
+        self, subscription: Subscription, us: int, t: Transaction, refused: Refused
+    ) -> list[Triggered]:
+        """The same without that of which a predicate raises."""
+        return self.completed(t, subscription, passed_over(subscription, us, t), refused, us - 1)
+
+    def completed(
+        self,
+        t: Transaction,
+        subscription: Subscription,
+        taken: Taken,
+        refused: Refused,
+        us: int | None = None,
+    ) -> list[Triggered]:
+        """Return the matches that trigger a rule without an event: by time, or by a decision."""
+        self.lines.moved(subscription)
+        self.note(t, subscription, taken, refused)
+        if taken.matches:
+            self.counters.add("matches", len(taken.matches))
+        moment = "" if us is None else moment_in(self.lines.stream_of(subscription), us)
+        return [Triggered(subscription.rule, match, moment=moment) for match in taken.matches]
+
+    def withdraw(self, fed: Sequence[Fed]) -> None:
+        """Take occurrences back from the detectors that kept them, the last one first."""
+        for item in reversed(fed):
+            item.subscription.withdraw(item.occurrence)
+
+    def trigger(self, t: Transaction, triggered: list[Triggered]) -> None:
+        """Start what was triggered in `t` by one event, each in its coupling mode."""
+        for listener in self.listeners:
+            listener.triggered(t, triggered)
+        trail = self._trails.of(t)
+        trail.events += 1
+        modes = [(item, item.rule.coupling) for item in triggered]
+        detached = [item for item, mode in modes if mode is Coupling.DETACHED]
+        dependent = [item for item, mode in modes if mode in _AFTER_COMMIT]
+        exclusive = [item for item, mode in modes if mode is Coupling.EXCLUSIVE]
+        deferred = [item for item, mode in modes if mode is Coupling.DEFERRED]
+        immediate = [item for item, mode in modes if mode is Coupling.IMMEDIATE]
+        undated = self._trails.undated_in(t) if detached or dependent or exclusive else ()
+        if detached:
+            self._launcher.fire(t, detached, trail.events, undated)
+        if dependent:
+            firings, letters = self._launcher.prepare(t, dependent, trail.events, undated)
+            self._keep_lost(trail, letters)
+            with self._trails.latch:
+                trail.firings += firings
+            self._causal.begin(t, [f for f in firings if _is_causal(f)])
+        if exclusive:
+            names, letters = self._exclusive.intend(t, exclusive, trail.events, undated)
+            self._keep_lost(trail, letters)
+            self._trails.of(t.top)  # which decides about them, also if `t` aborts
+            with self._trails.latch:
+                trail.intents |= names
+        if deferred:
+            self._trails.defer(t, deferred)
+        if immediate:
+            self.runner.run_children(t, immediate, deferred=False)
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _keep_lost(self, trail: Trail, letters: list[Letter]) -> None:
+        """Keep letters of firings whose occurrence cannot be kept."""
+        if letters:
+            self.counters.add("rules_failed", len(letters))
+            self._keep_letters(trail, letters)
+
+    def _keep_letters(self, trail: Trail, letters: list[Letter]) -> None:
+        with self._trails.latch:
+            trail.letters += letters
+
+
+def _is_set(item: Triggered) -> bool:
+    """Whether all that triggers it in one statement fires it once, in the statement."""
+    return item.rule.set_oriented and item.rule.coupling is Coupling.IMMEDIATE
+
+
+def _is_causal(firing: Firing) -> bool:
+    return firing.triggered.rule.coupling is Coupling.CAUSAL

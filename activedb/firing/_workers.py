@@ -1,0 +1,106 @@
+"""A process that runs firings which others have recorded."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from activedb.errors import ConfigurationError, TransactionStateError
+from activedb.firing._launcher import Launcher
+from activedb.firing._triggered import SYSTEMIC
+from activedb.transactions import current_transaction
+
+__all__ = ["Worker"]
+
+_LOG = logging.getLogger(__name__)
+
+_STOP_S_MAX = 0.2  # how long it takes a waiting worker to see that it is to stop
+_PAUSE_S = 1.0  # after a lost connection
+
+
+class Worker:
+    """Takes over firings, as many as its threads can run, until it is told to stop.
+
+    ```
+      claim ──► start on the pool ──► less than half is left, a hint, or poll_s is over ─┐
+        ▲                                                                                │
+        └────────────────────────────────────────────────────────────────────────────────┘
+    ```
+
+    A hint only ends the wait, so one that is lost costs at most `poll_s`. As often as that the
+    firings of processes that have died are looked for.
+
+    Parameters
+    ----------
+    launcher : Launcher
+    threads : int
+        Those of the pool. Twice as many firings are taken at most, so that a thread that has ended
+        one finds another.
+    """
+
+    def __init__(self, launcher: Launcher, threads: int):
+        self._launcher = launcher
+        self._threads = threads
+        self._latch = threading.Lock()
+
+    def run(
+        self,
+        stop: threading.Event,
+        *,
+        poll_s: float,
+        on_progress: Callable[[int, int], None] | None,
+    ) -> int:
+        """Work until `stop` is set, then end what has been started; returns how many were taken.
+
+        Raises
+        ------
+        ConfigurationError
+            On ``memory://``, or if `poll_s` is no positive number.
+        TransactionStateError
+            Inside a transaction, or if the database object works already.
+        """
+        t = current_transaction()
+        if t is not None:
+            raise TransactionStateError(f"{t.path} cannot work for others; do it outside")
+        if isinstance(poll_s, bool) or not isinstance(poll_s, int | float) or not 0 < poll_s < 1e6:
+            raise ConfigurationError(f"poll_s takes a positive number of seconds, not {poll_s!r}")
+        if not self._latch.acquire(blocking=False):
+            raise TransactionStateError("this database object works already; one call is enough")
+        try:
+            return self._run(stop, poll_s, on_progress or (lambda taken, running: None))
+        finally:
+            self._latch.release()
+
+    def _run(
+        self, stop: threading.Event, poll_s: float, on_progress: Callable[[int, int], None]
+    ) -> int:
+        launcher = self._launcher
+        taken, next_look_s = 0, 0.0
+        hints = launcher.journal.hints()
+        launcher.on_ended = lambda running: hints.wake() if running <= self._threads else None
+        try:
+            while not stop.is_set():
+                room = 2 * self._threads - launcher.running
+                is_time = time.monotonic() >= next_look_s
+                more = 0
+                if room >= self._threads or is_time:
+                    try:
+                        if is_time:
+                            next_look_s = time.monotonic() + poll_s
+                        more = launcher.take_over(max(room, 0), of_dead=is_time)
+                    except SYSTEMIC:
+                        _LOG.warning("no firings can be taken over for now", exc_info=True)
+                        stop.wait(_PAUSE_S)
+                taken += more
+                on_progress(taken, launcher.running)
+                if more < room or room <= 0:
+                    left_s = next_look_s - time.monotonic()
+                    hints.wait(min(max(left_s, 0.0), _STOP_S_MAX))
+        finally:
+            launcher.on_ended = lambda running: None
+            hints.close()
+        on_progress(taken, launcher.running)
+        launcher.join_running()
+        return taken

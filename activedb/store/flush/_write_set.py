@@ -1,0 +1,442 @@
+"""The write set of a top-level commit: which rows, in which order, by which statements.
+
+```
+   changes ──► steps: deletes, children first; then updates and inserts, parents first
+                  │
+                parts: rows of one table by one statement
+                  ├─ few rows in all ──► one message, with the COMMIT if that may go along
+                  └─ else part by part ─┬─ many rows: COPY, arrays (`_bulk`)
+                                        └─ one statement each, in a pipeline
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from itertools import compress
+from operator import attrgetter, is_
+from types import TracebackType
+from typing import Any, NamedTuple, TypeAlias
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Insert,
+    MetaData,
+    Table,
+    and_,
+    bindparam,
+    delete,
+    insert,
+    update,
+)
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.ddl import sort_tables
+from sqlalchemy.sql.dml import UpdateBase
+
+from activedb.errors import ConstraintViolation, SerializationConflict, UniqueViolation
+from activedb.store.flush import _bulk
+from activedb.store.flush._violations import named
+from activedb.store.server import StepFailed, run, takes_messages, together, translation
+from activedb.store.sql import Key, Row, TableSpec
+
+__all__ = ["Change", "Log", "naming", "write", "write_step_by_step"]
+
+_TOGETHER_MAX = _bulk.COPY_ROWS_MIN
+"""So many changes are not written as one message: their tables may have faster ways."""
+
+Log: TypeAlias = Sequence[tuple[TableSpec, Key, Row | None]]
+"""Versions in the order in which they were written; None is a tombstone."""
+
+
+class Change(NamedTuple):
+    """One row of a write set: `old` is the committed row (None: absent), `new` what to make it."""
+
+    spec: TableSpec
+    key: Key
+    old: Row | None
+    new: Row | None
+
+
+class _Group:
+    """The changes of one table, by what they do; each list in the order of the keys."""
+
+    def __init__(self) -> None:
+        self.gone: list[Change] = []
+        self.changed: list[Change] = []
+        self.added: list[Change] = []
+
+    def sort(self) -> None:
+        """Sort by key, the same way in every process."""
+        for changes in (self.gone, self.changed, self.added):
+            if len(changes) > 1:
+                try:
+                    changes.sort(key=_key)
+                except TypeError:  # no order of their own: members of an enum
+                    changes.sort(key=lambda change: [f"{v!r:>24}" for v in change.key])
+
+
+_key = attrgetter("key")
+
+
+class _Part(NamedTuple):
+    """Changes of one table that one statement makes, once for each.
+
+    Attributes
+    ----------
+    verb : str
+        What it does, for error messages.
+    changes : sequence of Change
+        What it does it to.
+    statement : INSERT, UPDATE or DELETE
+    names : sequence of (str, str)
+        Parameters of the statement, and the columns whose values they take.
+    rows : sequence of Row
+        Of which they are, one for each change.
+    bulk : callable or None
+        Makes all changes at once, if they are many; returns whether it has.
+    """
+
+    verb: str
+    changes: Sequence[Change]
+    statement: UpdateBase
+    names: Sequence[tuple[str, str]]
+    rows: Sequence[Row]
+    bulk: Callable[[Connection], bool] | None
+
+    @property
+    def doing(self) -> str:
+        return f"{self.verb} {self.changes[0].spec.name}"
+
+    def values(self) -> list[dict[str, Any]]:
+        """The parameters for each change."""
+        names = self.names
+        return [{parameter: row[column] for parameter, column in names} for row in self.rows]
+
+
+_Step: TypeAlias = tuple[Callable[[Sequence[Change]], Sequence[_Part]], Sequence[Change]]
+_Prepared: TypeAlias = tuple[UpdateBase, Sequence[tuple[str, str]]]
+"""A statement, and its parameters with the columns whose values they take."""
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+def write(
+    connection: Connection,
+    changes: Sequence[Change],
+    metadata: MetaData,
+    inside: Callable[[], object] = _nothing,
+    *,
+    committing: Callable[[], object] | None = None,
+) -> bool:
+    """Write `changes`: deletes, children of foreign keys first, then the rest, parents first.
+
+    Keys are sorted, so that two processes flushing the same rows take their locks in one order.
+    A few rows are one message and one round trip. Many rows of one table go in one statement
+    where that is sure to store the same (`_bulk`).
+
+    Parameters
+    ----------
+    inside : callable
+        Called when the first table has been written, and the others have not; before the message
+        if there is only one.
+    committing : callable, optional
+        Called before the message, which then commits the transaction, too.
+
+    Returns
+    -------
+    bool
+        Whether the transaction has been committed.
+
+    Raises
+    ------
+    ConstraintViolation, InvalidRow
+        When the server refuses a row; the connection's transaction is unusable then.
+    SerializationConflict
+        When another process inserted one of the keys meanwhile.
+    """
+    steps = _steps(changes, metadata)
+    if len(changes) < _TOGETHER_MAX and takes_messages(connection):
+        inside()
+        return _write_together(connection, changes, steps, committing)
+    first: Table | None = None
+    is_reached = False
+    for parts_of, group in steps:
+        table = group[0].spec.table
+        first = first if first is not None else table
+        if table is not first and not is_reached:
+            is_reached = True
+            inside()
+        for part in parts_of(group):
+            try:
+                with naming(connection, part.doing, part.changes):
+                    if part.bulk is None or not part.bulk(connection):
+                        run(connection, part.statement, part.values())
+            except UniqueViolation as error:
+                _raise_if_first(error, part)
+                raise
+    if not is_reached:
+        inside()
+    return False
+
+
+def _steps(changes: Sequence[Change], metadata: MetaData) -> Sequence[_Step]:
+    """The changes of one table and kind after another, in the order in which to write them."""
+    if len(changes) == 1:
+        # Nothing to group and to sort: a twentieth of a small transaction's time.
+        _, _, old, new = changes[0]
+        if old is None and new is None:
+            return []
+        kind = _inserted if old is None else _deleted if new is None else _updated
+        return [(kind, changes)]
+    groups = _grouped(changes)
+    order = list(groups)
+    if len(order) > 1:
+        ranks = _ranks(metadata)
+        order.sort(key=lambda table: (ranks.get(table, len(ranks)), str(table.fullname)))
+    steps: list[_Step] = [(_deleted, groups[table].gone) for table in reversed(order)]
+    for table in order:
+        steps += [(_updated, groups[table].changed), (_inserted, groups[table].added)]
+    return [step for step in steps if step[1]]
+
+
+def _write_together(
+    connection: Connection,
+    changes: Sequence[Change],
+    steps: Sequence[_Step],
+    committing: Callable[[], object] | None,
+) -> bool:
+    """Write a few changes as one message; raises as `write` does."""
+    parts = [part for parts_of, group in steps for part in parts_of(group)]
+    message = [(part.statement, values) for part in parts for values in part.values()]
+    if not message:
+        return False
+    if committing is not None:
+        committing()
+    try:
+        together(connection, message, last=committing is not None)
+    except StepFailed as failed:
+        at = failed.at
+        for part in parts:
+            if at < len(part.changes):
+                try:
+                    with naming(connection, part.doing, part.changes):
+                        raise failed.error from None
+                except UniqueViolation as error:
+                    _raise_if_first(error, part)
+                    raise
+            at -= len(part.changes)
+        with naming(connection, "commit", changes):  # deferred constraints
+            raise failed.error from None
+    return committing is not None
+
+
+def _raise_if_first(error: UniqueViolation, part: _Part) -> None:
+    """Raise the conflict with another process, if a key that was absent is refused now."""
+    spec, _, old, _ = part.changes[0]
+    if old is None and (
+        error.constraint == spec.key_constraint or set(error.key) == set(spec.key_columns)
+    ):
+        # The key was absent when this hierarchy locked it: another process came first.
+        raise SerializationConflict(
+            f"table {spec.name}: another process inserted the key first "
+            f"({error.detail}); retry the transaction"
+        ) from error
+
+
+def _grouped(changes: Iterable[Change]) -> dict[Table, _Group]:
+    """`changes` by table; O(changes), in one pass because there may be many."""
+    groups: dict[Table, _Group] = {}
+    last: TableSpec | None = None
+    group = _Group()
+    for change in changes:
+        spec, _, old, new = change
+        if spec is not last:
+            last = spec
+            group = groups.setdefault(spec.table, _Group())
+        if old is None:
+            if new is not None:
+                group.added.append(change)
+        elif new is None:
+            group.gone.append(change)
+        else:
+            group.changed.append(change)
+    for group in groups.values():
+        group.sort()
+    return groups
+
+
+def write_step_by_step(
+    connection: Connection,
+    changes: Iterable[Change],
+    log: Log,
+    metadata: MetaData,
+    inside: Callable[[], object] = _nothing,
+) -> None:
+    """Write `changes` as `log` came to them, one row at a time.
+
+    Slower than `write`, but right wherever the steps were: a unique value handed from row to
+    row, rows that refer to rows of the same table.
+    """
+    now = {(change.spec, change.key): change.old for change in changes}
+    for spec, key, new in log:
+        write(connection, [Change(spec, key, now[spec, key], new)], metadata, inside)
+        now[spec, key] = new
+        inside = _nothing
+
+
+class naming:  # noqa: N801  # used like a function
+    """`translated`, with the refused row of `changes` named."""
+
+    __slots__ = ("_changes", "_connection", "_doing")
+
+    def __init__(self, connection: Connection, doing: str, changes: Sequence[Change]):
+        self._connection = connection
+        self._doing = doing
+        self._changes = changes
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            return
+        ours = translation(error, self._doing)
+        known = ours or error
+        if isinstance(known, ConstraintViolation):
+            cause = error if ours is not None else error.__cause__
+            known.__cause__ = cause
+            raise named(known, self._connection, self._changes) from cause
+        if ours is not None:
+            raise ours from error
+
+
+_known_ranks: WeakKeyDictionary[MetaData, dict[Table, int]] = WeakKeyDictionary()
+
+
+def _ranks(metadata: MetaData) -> Mapping[Table, int]:
+    """The places of all tables, parents of foreign keys first, others by name."""
+    ranks = _known_ranks.get(metadata)
+    if ranks is None or len(ranks) != len(metadata.tables):
+        tables = sorted(metadata.tables.values(), key=lambda table: str(table.fullname))
+        ranks = {table: rank for rank, table in enumerate(sort_tables(tables))}
+        _known_ranks[metadata] = ranks
+    return ranks
+
+
+# -- one table -----------------------------------------------------------------------------------
+
+
+def _deleted(gone: Sequence[Change]) -> Sequence[_Part]:
+    spec = gone[0].spec
+    rows = [dict(zip(spec.key_columns, change.key, strict=True)) for change in gone]
+    many = _if_many(rows, _bulk.UNNEST_ROWS_MIN, _bulk.delete_rows, spec, rows)
+    return [_Part("delete rows of", gone, *_delete_by_key(spec), rows, many)]
+
+
+@lru_cache(maxsize=1_024)
+def _delete_by_key(spec: TableSpec) -> _Prepared:
+    return delete(spec.table).where(_same_key(spec)), _key_names(spec)
+
+
+def _key_names(spec: TableSpec) -> list[tuple[str, str]]:
+    """Parameters of a key: numbered, as SQLite reads quotes in names of parameters as SQL."""
+    return [(f"key_{number}", name) for number, name in enumerate(spec.key_columns)]
+
+
+def _same_key(spec: TableSpec) -> ColumnElement[bool]:
+    return and_(*(spec.table.c[name] == bindparam(key) for key, name in _key_names(spec)))
+
+
+def _updated(changed: Sequence[Change]) -> Sequence[_Part]:
+    spec = changed[0].spec
+    parts = []
+    for columns, group in _by_columns(changed).items():
+        rows = _new_rows(group)
+        many = _if_many(rows, _bulk.UNNEST_ROWS_MIN, _bulk.update_rows, spec, columns, rows)
+        parts.append(_Part("update", group, *_update_by_key(spec, columns), rows, many))
+    return parts
+
+
+def _by_columns(changed: Sequence[Change]) -> Mapping[tuple[str, ...], Sequence[Change]]:
+    """`changed`, all of one table, by the columns that change; column by column, to be fast."""
+    spec = changed[0].spec
+    if len(changed) == 1:
+        _, _, was, now = changed[0]
+        assert was is not None
+        assert now is not None
+        names = tuple([n for n in spec.written if was[n] is not now[n] and _differ(was[n], now[n])])
+        return {names: changed} if names else {}
+    olds = zip(*[spec.values_of(change.old) for change in changed], strict=True)
+    news = zip(*[spec.values_of(change.new) for change in changed], strict=True)
+    differing: dict[str, list[bool]] = {}
+    for name, old, new in zip(spec.written, olds, news, strict=True):
+        if not all(map(is_, old, new)):
+            differing[name] = [a is not b and _differ(a, b) for a, b in zip(old, new, strict=True)]
+    groups: dict[tuple[bool, ...], list[Change]] = {}
+    for change, pattern in zip(changed, zip(*differing.values(), strict=True), strict=False):
+        groups.setdefault(pattern, []).append(change)
+    named_groups = {tuple(compress(differing, p)): group for p, group in groups.items()}
+    named_groups.pop((), None)
+    return dict(sorted(named_groups.items()))
+
+
+def _differ(a: Any, b: Any) -> bool:
+    """Whether two values are different to a database; True and 1, alike to Python, are."""
+    return bool(a != b) or repr(a) != repr(b)
+
+
+@lru_cache(maxsize=1_024)
+def _update_by_key(spec: TableSpec, columns: tuple[str, ...]) -> _Prepared:
+    names = [(f"new_{number}", name) for number, name in enumerate(columns)]
+    new: dict[str, Any] = {name: bindparam(parameter) for parameter, name in names}
+    statement = update(spec.table).where(_same_key(spec)).values(new)
+    return statement, [*names, *_key_names(spec)]
+
+
+def _inserted(added: Sequence[Change]) -> Sequence[_Part]:
+    spec, rows = added[0].spec, _new_rows(added)
+    many = _if_many(rows, _bulk.COPY_ROWS_MIN, _bulk.copy_rows, spec, rows)
+    return [_Part("insert into", added, *_insertion(spec), rows, many)]
+
+
+def _if_many(
+    rows: Sequence[object], rows_min: int, write_all: Callable[..., bool], *arguments: object
+) -> Callable[[Connection], bool] | None:
+    """What writes `rows` at once, if they are many."""
+    if len(rows) < rows_min:
+        return None
+    return lambda connection: write_all(connection, *arguments)
+
+
+def _new_rows(changes: Iterable[Change]) -> list[Row]:
+    return [change.new for change in changes if change.new is not None]
+
+
+@lru_cache(maxsize=1_024)
+def _insertion(spec: TableSpec) -> _Prepared:
+    names = [(f"new_{number}", name) for number, name in enumerate(spec.written)]
+    statement = _WithIdentity(spec.table) if spec.overrides_identity else insert(spec.table)
+    new: dict[str, Any] = {name: bindparam(parameter) for parameter, name in names}
+    return statement.values(new).inline(), names  # inline: nothing is wanted back
+
+
+class _WithIdentity(Insert):
+    """An INSERT that brings numbers for a column GENERATED ALWAYS AS IDENTITY."""
+
+    inherit_cache = True
+
+
+@compiles(_WithIdentity, "postgresql")
+def _compile_with_identity(element: _WithIdentity, compiler: Any, **options: Any) -> str:
+    plain: str = compiler.visit_insert(element, **options)
+    return plain.replace(") VALUES (", ") OVERRIDING SYSTEM VALUE VALUES (", 1)

@@ -1,0 +1,54 @@
+"""activedb's own rows: firings, streams, programs, workflows, decisions."""
+
+from activedb.store.journals._columns import ColumnJournal, ColumnNote
+from activedb.store.journals._decisions import DecisionRows
+from activedb.store.journals._detectors import Adopted, DetectorRows
+from activedb.store.journals._firings import Journal, Standing
+from activedb.store.journals._overview import (
+    Overview,
+    database_migrations,
+    lacking_rights,
+    read_overview,
+)
+from activedb.store.journals._programs import ProgramJournal
+from activedb.store.journals._rules import RuleRows
+from activedb.store.journals._staged import StagedBatch, StagedJournal
+from activedb.store.journals._staging import Attempt, Staging, staging
+from activedb.store.journals._staging_progress import Sink
+from activedb.store.journals._streams import LedgerEntry, StreamJournal
+from activedb.store.journals._workflows import (
+    Kept,
+    LineageRow,
+    Recorded,
+    WorkflowJournal,
+    workflow_names,
+)
+
+__all__ = [
+    "Adopted",
+    "Attempt",
+    "ColumnJournal",
+    "ColumnNote",
+    "DecisionRows",
+    "DetectorRows",
+    "Journal",
+    "Kept",
+    "LedgerEntry",
+    "LineageRow",
+    "Overview",
+    "ProgramJournal",
+    "Recorded",
+    "RuleRows",
+    "Sink",
+    "StagedBatch",
+    "StagedJournal",
+    "Staging",
+    "Standing",
+    "StreamJournal",
+    "WorkflowJournal",
+    "database_migrations",
+    "lacking_rights",
+    "read_overview",
+    "staging",
+    "workflow_names",
+]

@@ -1,0 +1,216 @@
+"""activedb's own rows: what detectors keep for later matches."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
+from sqlalchemy.dialects.postgresql import insert as postgres_insert
+from sqlalchemy.dialects.sqlite import insert as sqlite_insert
+
+from activedb.store.server import translated
+from activedb.store.session import Store
+from activedb.store.system import decisions, detector_states, partials
+
+__all__ = ["Adopted", "DetectorRows"]
+
+States: TypeAlias = Mapping[str, tuple[str, Mapping[str, Any]]]
+"""Rule to the fingerprint of what it detects, and the state of its detector."""
+_OF_STREAM = 0
+"""The holder of the state of a rule that follows a stream: whoever feeds the stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """What a process that has ended has left of a rule's detector.
+
+    Attributes
+    ----------
+    state : mapping or None
+        Of a rule whose state is kept as a whole.
+    occurrences : list of mapping
+        Encoded events, of a rule whose state follows from them; in the order of time.
+    """
+
+    state: Mapping[str, Any] | None
+    occurrences: list[Mapping[str, Any]]
+
+
+class DetectorRows:
+    """The states of detectors, and the occurrences that they keep.
+
+    Parameters
+    ----------
+    store : Store
+
+    Attributes
+    ----------
+    is_durable : bool
+        Whether anything outlives this process; if not, nothing outside of streams is written.
+    """
+
+    def __init__(self, store: Store):
+        self._store = store
+        self.is_durable = store.is_shared
+
+    def take_lease(self) -> int:
+        """Number of the lease under which this process keeps its rows."""
+        return self._store.lease.take()
+
+    # -- of streams ------------------------------------------------------------------------
+
+    def of_stream(self, stream: str) -> dict[str, tuple[str, dict[str, Any]]]:
+        """Rule to (event, state), of those that follow a stream's time."""
+        c = detector_states.c
+        statement = select(c.rule, c.event, c.state).where(c.stream == stream)
+        with translated("read the states of detectors"), self._store.short() as connection:
+            return {row.rule: (row.event, row.state) for row in connection.execute(statement)}
+
+    def write_of_stream(self, connection: Connection, stream: str, states: States) -> None:
+        """Write states with a part of a stream; one statement."""
+        self._write(connection, stream, _OF_STREAM, states)
+
+    def forget_of_stream(self, connection: Connection, stream: str) -> None:
+        """Delete the states of rules that follow a stream's time; one statement."""
+        connection.execute(delete(detector_states).where(detector_states.c.stream == stream))
+
+    # -- of processes ----------------------------------------------------------------------
+
+    def write(self, connection: Connection, states: States) -> None:
+        """Write states of this process's detectors with a commit; one statement."""
+        self._write(connection, "", self.take_lease(), states)
+
+    def add(self, connection: Connection, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Write occurrences that detectors of this process keep; one statement."""
+        holder = self.take_lease()
+        connection.execute(insert(partials), [{**row, "holder": holder} for row in rows])
+
+    def trim(self, connection: Connection, before_us: Mapping[str, int]) -> None:
+        """Delete the occurrences of rules that are before a time each; one statement."""
+        c = partials.c
+        holder = self.take_lease()
+        connection.execute(
+            delete(partials).where(
+                c.rule == bindparam("of_rule"), c.holder == holder, c.us < bindparam("before_us")
+            ),
+            [{"of_rule": rule, "before_us": us} for rule, us in before_us.items()],
+        )
+
+    def trim_alone(self, before_us: Mapping[str, int]) -> None:
+        """As `trim`, in a transaction of its own."""
+        with translated("forget partial matches"), self._store.short() as connection:
+            self.trim(connection, before_us)
+
+    def forget(self, connection: Connection, rules: Collection[str]) -> None:
+        """Delete what detectors of rules keep, here and for streams; they begin anew."""
+        holder = self.take_lease()
+        states, kept = detector_states.c, partials.c
+        connection.execute(
+            delete(detector_states).where(
+                states.rule.in_(rules), states.holder.in_((_OF_STREAM, holder))
+            )
+        )
+        connection.execute(delete(partials).where(kept.rule.in_(rules), kept.holder == holder))
+
+    # -- what others have left -------------------------------------------------------------
+
+    def rules(self) -> set[str]:
+        """Rules of which some process keeps, or has left, anything; one round trip."""
+        if not self.is_durable:
+            return set()
+        found = select(detector_states.c.rule).where(detector_states.c.stream == "")
+        statement = found.union(select(partials.c.rule))
+        with translated("read the states of detectors"), self._store.short() as connection:
+            return set(connection.execute(statement).scalars())
+
+    def adopt(self, rule: str, event: str, *, is_whole: bool, with_ours: bool) -> Adopted:
+        """Take over what processes that have ended have left of a rule's detector.
+
+        Of states as a whole only one can go on, the others stay for other processes. What was
+        detected otherwise is deleted.
+
+        Parameters
+        ----------
+        event : str
+            Fingerprint of what the rule detects.
+        is_whole : bool
+            Whether its state is kept as a whole.
+        with_ours : bool
+            Also what this process has written: the detector is new.
+        """
+        with translated("take over partial matches"), self._store.short() as connection:
+            ours = self.take_lease()
+            c = detector_states.c
+            with_states = connection.execute(
+                select(c.holder).where(c.rule == rule, c.stream == "").distinct()
+            )
+            holders = set(with_states.scalars())
+            with_partials = connection.execute(
+                select(partials.c.holder).where(partials.c.rule == rule).distinct()
+            )
+            holders |= set(with_partials.scalars())
+            free = sorted(self._store.lease.dead(connection, holders))
+            if with_ours and ours in holders:
+                free.insert(0, ours)
+            if not free:
+                return Adopted(None, [])
+            open_ones = decisions.c.rule == rule, decisions.c.stream == ""
+            connection.execute(
+                update(decisions)
+                .where(*open_ones, decisions.c.holder.in_(free))
+                .values(holder=ours)
+            )
+            for table, is_used in ((detector_states, is_whole), (partials, not is_whole)):
+                old = delete(table).where(table.c.rule == rule, table.c.holder.in_(free))
+                connection.execute(old.where(table.c.event != event) if is_used else old)
+            if is_whole:
+                return Adopted(self._adopt_state(connection, rule, free, ours), [])
+            rows = connection.execute(
+                update(partials)
+                .where(partials.c.rule == rule, partials.c.holder.in_(free))
+                .values(holder=ours)
+                .returning(partials.c.us, partials.c.number, partials.c.occurrence)
+            ).all()
+        return Adopted(None, [row[2] for row in sorted(rows, key=lambda row: (row[0], row[1]))])
+
+    def _adopt_state(
+        self, connection: Connection, rule: str, free: list[int], ours: int
+    ) -> Mapping[str, Any] | None:
+        c = detector_states.c
+        there = connection.execute(
+            select(c.holder).where(c.rule == rule, c.stream == "", c.holder.in_(free))
+        )
+        holders = set(there.scalars())
+        chosen = next((holder for holder in free if holder in holders), None)
+        if chosen is None:
+            return None
+        state: Mapping[str, Any] | None = connection.scalar(
+            update(detector_states)
+            .where(c.rule == rule, c.stream == "", c.holder == chosen)
+            .values(holder=ours)
+            .returning(c.state)
+        )
+        return state
+
+    def _write(
+        self,
+        connection: Connection,
+        stream: str,
+        holder: int,
+        states: States,
+    ) -> None:
+        flavour: Any = sqlite_insert if connection.dialect.name == "sqlite" else postgres_insert
+        statement = flavour(detector_states)
+        statement = statement.on_conflict_do_update(
+            index_elements=["rule", "stream", "holder"],
+            set_={"event": statement.excluded.event, "state": statement.excluded.state},
+        )
+        connection.execute(
+            statement,
+            [
+                {"rule": rule, "stream": stream, "holder": holder, "event": event, "state": state}
+                for rule, (event, state) in states.items()
+            ],
+        )

@@ -1,0 +1,256 @@
+"""What Spark's processes do here: they stage rows, and publish them batch by batch.
+
+```
+   task 0 ── COPY ──► staged_rows (place NULL) ─┐           ┌─► staged_batches, place = partition
+   task 1 ── COPY ──► staged_rows (place NULL) ─┼─ publish ─┤   (a stream: somebody takes them)
+   task 1, again ───► staged_rows (place NULL) ─┘           └─► the table itself
+```
+
+Each attempt of a task stages in a transaction of its own, so one that fails leaves nothing. What
+counts is decided by the one transaction that publishes: it locks the row of `sinks` which says how
+far this query is, so a batch that comes again, at the same time or after a crash, changes nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from sqlalchemy import Connection, delete, func, insert, select, text
+from sqlalchemy.exc import DBAPIError
+
+from activedb.config import mask_url
+from activedb.errors import ConfigurationError, ServerUnreachable, StoreError
+from activedb.store.journals._staging_progress import Sink, advance, forget
+from activedb.store.journals._staging_table import check_table, insert_staged
+from activedb.store.server import driver_cursor, engine_for, postgres_url, translated
+from activedb.store.session import give_hint
+from activedb.store.system import staged_batches, staged_rows
+
+__all__ = ["Attempt", "Staging", "staging"]
+
+_COPY = (
+    f"COPY {staged_rows.name} (query_id, batch_id, writer, piece, data) FROM STDIN (FORMAT BINARY)"
+)
+_TYPES = ("varchar", "int8", "varchar", "int4", "bytea")
+_REFUSAL = (
+    "Spark cannot write to",
+    "; the option url is to be postgresql+psycopg://user:password@host:5432/database",
+)
+_SCHEMA = re.compile("[a-z_][a-z0-9_]{0,62}")  # as the setting db_schema
+
+_PUT_IN_PLACE = text(
+    """
+    UPDATE activedb_staged_rows AS s SET place = n.place
+    FROM unnest(CAST(:writers AS text[])) WITH ORDINALITY AS n(writer, place)
+    WHERE s.query_id = :query_id AND s.batch_id = :batch_id AND s.writer = n.writer
+    """
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What the attempt of a task that counts has staged.
+
+    Attributes
+    ----------
+    writer : str
+        Its own name, of hexadecimal digits.
+    pieces, rows : int
+    """
+
+    writer: str
+    pieces: int
+    rows: int
+
+
+@cache
+def staging(url: str, schema: str | None) -> Staging:
+    """The staging tables at a URL, with connections that this process keeps; see `Staging`."""
+    return Staging(url, schema)
+
+
+class Staging:
+    """The staging tables of one schema.
+
+    Parameters
+    ----------
+    url : str
+        Of the database. No error shows its password.
+    schema : str or None
+        Where activedb's tables are; None: where the search path says.
+
+    Raises
+    ------
+    InvalidURL, ServerUnreachable
+    ConfigurationError
+        If activedb's tables are not there.
+    """
+
+    def __init__(self, url: str, schema: str | None):
+        settings = {"default_transaction_isolation": "read committed", "timezone": "UTC"}
+        if schema is not None:
+            settings["search_path"] = _plain(schema)
+        self._engine = engine_for(
+            postgres_url(url, refusal=_REFUSAL),
+            settings,
+            application="activedb sink",
+            pool_size=1,
+            pool_pre_ping=True,
+        )
+        try:
+            self._schema = self._look(url, schema)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._engine.dispose()
+
+    def stage(self, query_id: str, batch_id: int, writer: str, pieces: Iterable[bytes]) -> int:
+        """Stage the pieces of one attempt, all or none; returns how many. One COPY.
+
+        Nobody sees them before they are published.
+        """
+        count = 0
+        with (
+            self._transaction(f"stage rows of batch {batch_id}") as connection,
+            driver_cursor(connection) as cursor,
+            cursor.copy(_COPY) as copy,
+        ):
+            copy.set_types(_TYPES)
+            for data in pieces:
+                copy.write_row((query_id, batch_id, writer, count, data))
+                count += 1
+        return count
+
+    def publish_to_stream(self, sink: Sink, batch_id: int, attempts: Sequence[Attempt]) -> bool:
+        """Publish a micro-batch as a batch of a stream; False: it was published before.
+
+        One short transaction. Attempts are in the order of their partitions.
+
+        Raises
+        ------
+        CheckpointMismatch
+            If the batch does not follow the last one published, or another query feeds the stream.
+        StoreError
+            If something that was staged is gone.
+        """
+        with self._transaction(f"publish batch {batch_id} for {sink}") as connection:
+            if not advance(connection, sink, batch_id):
+                return False
+            values = _counted(sink, batch_id, attempts)
+            put = connection.execute(_PUT_IN_PLACE, values)
+            _check_all_there(put.rowcount, sink, batch_id, attempts)
+            connection.execute(
+                insert(staged_batches).values(
+                    stream=sink.name,
+                    batch_id=batch_id,
+                    query_id=sink.query_id,
+                    rows=sum(attempt.rows for attempt in attempts),
+                )
+            )
+            forget(connection, sink, batch_id)
+            give_hint(connection, self._schema)
+        return True
+
+    def publish_to_table(
+        self, sink: Sink, batch_id: int, attempts: Sequence[Attempt], columns: Sequence[str]
+    ) -> bool:
+        """Insert the rows of a micro-batch into a table; False: that was done before.
+
+        One transaction. What was staged are JSON arrays of objects that have `columns`.
+
+        Raises
+        ------
+        CheckpointMismatch
+            If the batch does not follow the last one published.
+        DefinitionError
+            If there is no such table, or it lacks a column.
+        TableOwned
+            If a process of activedb keeps the table in its memory.
+        InvalidRow, ConstraintViolation
+            If the server refuses a row; nothing is inserted then.
+        """
+        doing = f"insert batch {batch_id} into {sink}"
+        with self._transaction(doing) as connection:
+            if not advance(connection, sink, batch_id):
+                return False
+            check_table(connection, sink, columns)
+            values = _counted(sink, batch_id, attempts)
+            there = insert_staged(connection, sink, columns, values)
+            _check_all_there(there, sink, batch_id, attempts)
+            forget(connection, sink, batch_id)
+        return True
+
+    def discard(self, query_id: str, batch_id: int, writers: Sequence[str]) -> None:
+        """Delete what attempts have staged for a batch that is given up."""
+        c = staged_rows.c
+        with self._transaction(f"discard batch {batch_id}") as connection:
+            connection.execute(
+                delete(staged_rows).where(
+                    c.query_id == query_id,
+                    c.batch_id == batch_id,
+                    c.writer.in_(writers),
+                    c.place.is_(None),
+                )
+            )
+
+    # -- inside ------------------------------------------------------------------------------
+
+    def _look(self, url: str, schema: str | None) -> str:
+        """Check that activedb's tables are there, and return in which schema."""
+        try:
+            with self._engine.begin() as connection:
+                found = connection.scalar(select(func.to_regclass(staged_rows.name)))
+                current = connection.scalar(select(func.current_schema())) or "public"
+        except DBAPIError as error:
+            reason = " ".join(str(error.orig).split())
+            raise ServerUnreachable(
+                f"no Postgres answers at {mask_url(url)}: {reason}; check the option url, or "
+                "ACTIVEDB_URL where Spark runs"
+            ) from error
+        if found is None:
+            raise ConfigurationError(
+                f"activedb's tables are not in schema {schema or current} at {mask_url(url)}, or "
+                "are older than this activedb: open the database once, or run activedb migrate; "
+                "and check the option db_schema"
+            )
+        return str(current)
+
+    @contextmanager
+    def _transaction(self, doing: str) -> Iterator[Connection]:
+        with translated(doing), self._engine.begin() as connection:
+            yield connection
+
+
+def _counted(sink: Sink, batch_id: int, attempts: Sequence[Attempt]) -> dict[str, Any]:
+    return {
+        "query_id": sink.query_id,
+        "batch_id": batch_id,
+        "writers": [attempt.writer for attempt in attempts],
+    }
+
+
+def _check_all_there(found: int, sink: Sink, batch_id: int, attempts: Sequence[Attempt]) -> None:
+    staged = sum(attempt.pieces for attempt in attempts)
+    if found != staged:
+        raise StoreError(
+            f"of batch {batch_id} for {sink} {found} pieces are there and {staged} were staged: "
+            "somebody has deleted the others, perhaps a run of the same query that is not over. "
+            "Start the query again: Spark runs the batch again"
+        )
+
+
+def _plain(schema: str) -> str:
+    """The name of a schema, which goes into a connection's options and cannot be bound there."""
+    if not _SCHEMA.fullmatch(schema):
+        raise ConfigurationError(
+            f"{schema!r} is no name for a schema: db_schema takes lower-case letters, digits and _"
+        )
+    return schema

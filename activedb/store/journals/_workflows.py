@@ -1,0 +1,283 @@
+"""The durable side of a workflow: its batches, transactions and lineage, and what is due."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Connection, delete, insert, literal, select, union_all, update
+from sqlalchemy.dialects.postgresql import insert as postgres_insert
+from sqlalchemy.dialects.sqlite import insert as sqlite_insert
+
+from activedb.store.server import translated
+from activedb.store.session import Store
+from activedb.store.system import batch_edges, batch_transactions, batches, workflows
+
+__all__ = ["Kept", "LineageRow", "Recorded", "WorkflowJournal", "workflow_names"]
+
+_IDS_MAX = 1_000  # in one statement
+
+_OF_BATCHES = [c for c in batches.c if c.name not in ("workflow", "rows")]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """All that is recorded of a workflow, save for the rows of its batches.
+
+    Attributes
+    ----------
+    definition : mapping
+        As it was when the workflow was opened last.
+    place : int
+    forming, due, origins : JSON-able
+    nodes : list of mapping
+        Rows of batches and transactions, in the order of recording; these have ``program``.
+    cut : set of str
+        Those of which something that followed from them, and stands, was forgotten.
+    """
+
+    definition: Mapping[str, Any]
+    place: int
+    forming: Mapping[str, Any]
+    due: list[Any]
+    origins: Mapping[str, Any]
+    nodes: list[Mapping[str, Any]]
+    cut: set[str]
+
+
+@dataclass(slots=True)
+class Recorded:
+    """What one transaction of a workflow records with its commit.
+
+    Attributes
+    ----------
+    batches, transactions : list of dict
+        New rows, without ``workflow``.
+    edges : list of (str, str)
+    of_batches, of_transactions : dict of str to dict
+        Columns that change, by id.
+    forgotten : set of str
+        Ids of batches and transactions that are deleted.
+    forgotten_undone : set of str
+        Those of them that are compensated, with all that has followed from them.
+    """
+
+    batches: list[dict[str, Any]] = field(default_factory=list)
+    transactions: list[dict[str, Any]] = field(default_factory=list)
+    edges: list[tuple[str, str]] = field(default_factory=list)
+    of_batches: dict[str, dict[str, Any]] = field(default_factory=dict)
+    of_transactions: dict[str, dict[str, Any]] = field(default_factory=dict)
+    forgotten: set[str] = field(default_factory=set)
+    forgotten_undone: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class LineageRow:
+    """A batch or transaction that another one comes from, or that comes from it.
+
+    Attributes
+    ----------
+    id : str
+    is_before : bool
+        Whether the one asked about comes from it. That one itself is in both directions.
+    kind : str
+        ``source``, ``output`` or ``input`` of a batch; ``transaction``.
+    name : str
+        Stream or program.
+    number : int
+    state : str
+    """
+
+    id: str
+    is_before: bool
+    kind: str
+    name: str
+    number: int
+    state: str
+
+
+def workflow_names(store: Store) -> list[str]:
+    """The workflows of which something is recorded, by name."""
+    with translated("read the workflows"), store.short() as connection:
+        return list(connection.scalars(select(workflows.c.name).order_by(workflows.c.name)))
+
+
+class WorkflowJournal:
+    """Reads and writes the rows of one workflow; writes go on a connection that is handed in.
+
+    Attributes
+    ----------
+    table : sqlalchemy.Table
+        Workflows by name, for a transaction that locks the row before it begins its work.
+    """
+
+    table: Any = workflows
+
+    def __init__(self, store: Store, workflow: str):
+        self._store = store
+        self._workflow = workflow
+
+    def load(self) -> Kept | None:
+        """All that is recorded, as of one moment; None if there is nothing. O(rows)."""
+        with translated("read a workflow"), self._store.short() as connection:
+            if self._store.is_shared:
+                connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            return self._load(connection)
+
+    def rows(self, ids: Collection[str]) -> dict[str, list[Any]]:
+        """What is in source batches and outputs, encoded, by id."""
+        c = batches.c
+        found: dict[str, list[Any]] = {}
+        with translated("read the rows of batches"), self._store.short() as connection:
+            for some in _portions(ids):
+                statement = select(c.id, c.rows).where(c.workflow == self._workflow, c.id.in_(some))
+                found |= {row.id: row.rows or [] for row in connection.execute(statement)}
+        return found
+
+    def arguments(self, transaction: str) -> Any:
+        """What an OLTP program was called with, encoded; None of any other transaction."""
+        c = batch_transactions.c
+        statement = select(c.arguments).where(c.workflow == self._workflow, c.id == transaction)
+        with translated("read a transaction"), self._store.short() as connection:
+            return connection.scalar(statement)
+
+    def lineage(self, id: str) -> list[LineageRow]:
+        """Where a batch or transaction comes from and goes to, in the order of recording.
+
+        One recursive query. It is found itself, in both directions. O(edges found · log edges).
+        """
+        name = self._workflow
+        parts = []
+        for is_before, here, there in (
+            (True, batch_edges.c.later, batch_edges.c.earlier),
+            (False, batch_edges.c.earlier, batch_edges.c.later),
+        ):
+            found = select(literal(id, batches.c.id.type).label("id")).cte(
+                "before" if is_before else "after", recursive=True
+            )
+            step = select(there).where(batch_edges.c.workflow == name, here == found.c.id)
+            found = found.union(step)
+            for table, kind, what in (
+                (batches, batches.c.kind, batches.c.stream),
+                (batch_transactions, literal("transaction"), batch_transactions.c.program),
+            ):
+                parts.append(
+                    select(
+                        table.c.id,
+                        literal(is_before).label("is_before"),
+                        kind.label("kind"),
+                        what.label("name"),
+                        table.c.number,
+                        table.c.state,
+                        table.c.place,
+                    )
+                    .join(found, table.c.id == found.c.id)
+                    .where(table.c.workflow == name)
+                )
+        every = union_all(*parts).subquery()
+        statement = select(every).order_by(every.c.place, every.c.is_before.desc())
+        with translated("read the lineage"), self._store.short() as connection:
+            return [
+                LineageRow(r.id, bool(r.is_before), r.kind, r.name, r.number, r.state)
+                for r in connection.execute(statement)
+            ]
+
+    def lock(self, connection: Connection) -> int:
+        """Keep others from recording something until the transaction ends; returns the place."""
+        c = workflows.c
+        row = select(c.place).where(c.name == self._workflow).with_for_update()
+        return int(connection.execute(row).scalar_one())
+
+    def write(
+        self,
+        connection: Connection,
+        place: int,
+        recorded: Recorded,
+        *,
+        forming: Any,
+        due: Any,
+        origins: Any,
+    ) -> None:
+        """Record what a transaction leaves behind, in its commit. REQUIRES: `lock`."""
+        values = {"place": place, "forming": forming, "due": due, "origins": origins}
+        of_name = workflows.c.name == self._workflow
+        connection.execute(update(workflows).where(of_name).values(**values))
+        head = {"workflow": self._workflow}
+        if recorded.batches:
+            connection.execute(insert(batches), [head | row for row in recorded.batches])
+        if recorded.transactions:
+            rows = [head | row for row in recorded.transactions]
+            connection.execute(insert(batch_transactions), rows)
+        if recorded.edges:
+            edges = [head | {"earlier": a, "later": b} for a, b in recorded.edges]
+            connection.execute(insert(batch_edges), edges)
+        for table, changed in (
+            (batches, recorded.of_batches),
+            (batch_transactions, recorded.of_transactions),
+        ):
+            for id, values in changed.items():
+                where = (table.c.workflow == self._workflow, table.c.id == id)
+                connection.execute(update(table).where(*where).values(**values))
+        self._forget(connection, recorded.forgotten, recorded.forgotten_undone)
+
+    def begin(self, definition: Any, forming: Any) -> None:
+        """Make the workflow's row, unless it is there; in a transaction of its own."""
+        flavour = sqlite_insert if self._store.engine.dialect.name == "sqlite" else postgres_insert
+        row = {
+            "name": self._workflow,
+            "definition": definition,
+            "place": 0,
+            "forming": forming,
+            "due": [],
+            "origins": {},
+        }
+        with translated("record a workflow"), self._store.short() as connection:
+            connection.execute(flavour(workflows).values(**row).on_conflict_do_nothing())
+
+    def redefine(self, definition: Any) -> None:
+        """Keep another definition; in a transaction of its own."""
+        where = workflows.c.name == self._workflow
+        with translated("record a workflow"), self._store.short() as connection:
+            connection.execute(update(workflows).where(where).values(definition=definition))
+
+    def _forget(
+        self, connection: Connection, ids: Collection[str], undone: Collection[str]
+    ) -> None:
+        """Delete batches and transactions, with the edges that lead from them.
+
+        Those that lead to them from what is kept stay, and say that something is missing, unless
+        nothing of it stands.
+        """
+        c = batch_edges.c
+        for some in _portions(ids):
+            for table in (batches, batch_transactions):
+                of_ids = (table.c.workflow == self._workflow, table.c.id.in_(some))
+                connection.execute(delete(table).where(*of_ids))
+        for end, of_end in ((c.earlier, ids), (c.later, undone)):
+            for some in _portions(of_end):
+                edges = delete(batch_edges).where(c.workflow == self._workflow, end.in_(some))
+                connection.execute(edges)
+
+    def _load(self, connection: Connection) -> Kept | None:
+        name = self._workflow
+        head = connection.execute(select(workflows).where(workflows.c.name == name)).first()
+        if head is None:
+            return None
+        found: list[Mapping[str, Any]] = []
+        of_transactions = [c for c in batch_transactions.c if c.name != "workflow"]
+        for columns, table in ((_OF_BATCHES, batches), (of_transactions, batch_transactions)):
+            statement = select(*columns).where(table.c.workflow == name)
+            found += [dict(row) for row in connection.execute(statement).mappings()]
+        found.sort(key=lambda row: int(row["place"]))
+        known = {row["id"] for row in found}
+        edges = select(batch_edges.c.earlier, batch_edges.c.later)
+        edges = edges.where(batch_edges.c.workflow == name)
+        cut = {edge.earlier for edge in connection.execute(edges) if edge.later not in known}
+        return Kept(head.definition, head.place, head.forming, head.due, head.origins, found, cut)
+
+
+def _portions(ids: Collection[str]) -> Iterator[Sequence[str]]:
+    ordered = sorted(set(ids))
+    for start in range(0, len(ordered), _IDS_MAX):
+        yield ordered[start : start + _IDS_MAX]

@@ -1,0 +1,279 @@
+"""The tables that a slot tells of: its publication, and the triggers that mark what is raised."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row, TextClause, text
+
+from activedb.errors import ConfigurationError
+from activedb.store.server import execute_alone, literal, quoted
+from activedb.store.sql import TableSpec, guard_number
+
+__all__ = [
+    "FOLLOWED",
+    "RAISED",
+    "FollowedTable",
+    "Publication",
+    "mark_prefix",
+    "raise_here",
+    "said_raised",
+    "say_raised",
+]
+
+RAISED = "activedb.raised"
+"""The setting of connections that says which rules have heard of what is written on them."""
+
+_TABLE = text(
+    """
+    SELECT c.oid, n.nspname AS schema, c.relname AS name, c.relreplident::text AS identity,
+           c.relkind::text AS kind,
+           ARRAY(
+               SELECT a.attname::text FROM pg_index i
+               JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = ANY (i.indkey)
+               WHERE i.indrelid = c.oid AND CASE c.relreplident
+                   WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END
+           ) AS identified_by,
+           ARRAY(
+               SELECT DISTINCT a.attgenerated::text FROM pg_attribute a
+               WHERE a.attrelid = c.oid AND a.attgenerated <> '' AND NOT a.attisdropped
+           ) AS generated
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.oid = to_regclass(:name)
+    """
+)
+_PUBLISHED = text(
+    """
+    SELECT r.prrelid FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
+    WHERE p.pubname = :publication
+    """
+)
+_EXISTS = text("SELECT EXISTS (SELECT FROM pg_publication WHERE pubname = :publication)")
+_MARKED = text("SELECT tgrelid FROM pg_trigger WHERE tgname = :trigger AND NOT tgisinternal")
+# Marked, and of no slot of this schema any more.
+_LEFT = text(
+    """
+    SELECT t.tgrelid::regclass::text FROM pg_trigger t
+    WHERE t.tgname = :trigger AND NOT t.tgisinternal AND NOT EXISTS (
+        SELECT FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
+        JOIN activedb_followers f ON f.slot = p.pubname
+        WHERE r.prrelid = t.tgrelid
+    )
+    """
+)
+_MARK = """
+    CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS $mark$
+    DECLARE
+        raised text := pg_catalog.current_setting('{setting}', true);
+    BEGIN
+        -- What the server's own triggers and cascades write was raised by nobody.
+        IF raised <> '' THEN
+            PERFORM pg_catalog.pg_logical_emit_message(true, TG_ARGV[0],
+                CASE WHEN (TG_WHEN = 'BEFORE') = (pg_catalog.pg_trigger_depth() = 1)
+                THEN raised ELSE '' END);
+        END IF;
+        RETURN NULL;
+    END $mark$
+"""
+FOLLOWED = text(
+    "SELECT current_setting('transaction_isolation'), EXISTS (SELECT FROM activedb_followers)"
+)
+"""A transaction's isolation level, and whether somebody follows changes; one round trip."""
+
+_RAISE_HERE = text(f"SELECT set_config('{RAISED}', :raised, true)")
+_ONE_AT_A_TIME = text("SELECT pg_advisory_xact_lock(:number)")
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedTable:
+    """A table as it is followed.
+
+    Attributes
+    ----------
+    spec : TableSpec
+    oid : int
+    schema, name : str
+        At the server.
+    is_whole : bool
+        Whether old rows are sent whole (REPLICA IDENTITY FULL).
+    identified_by : tuple of str
+        Otherwise the columns of old rows that are sent.
+    """
+
+    spec: TableSpec
+    oid: int
+    schema: str
+    name: str
+    is_whole: bool
+    identified_by: tuple[str, ...]
+
+
+def say_raised(connection: Connection, raised: str) -> None:
+    """Say on a connection in no transaction what its writes are to be marked with.
+
+    A round trip if that is something else than before; the mark costs nothing unless somebody
+    follows.
+    """
+    if said_raised(connection) != raised:
+        # Below the cursor, which would begin a transaction, and undo the setting with it.
+        execute_alone(
+            connection, b"SELECT set_config($1, $2, false)", [RAISED.encode(), raised.encode()]
+        )
+        connection.info[RAISED] = raised
+
+
+def said_raised(connection: Connection) -> str:
+    """What was said last with `say_raised`, which the connection's writes are marked with."""
+    said: str = connection.info.get(RAISED, "")  # of the driver's connection, which has one life
+    return said
+
+
+def raise_here(connection: Connection, raised: str) -> None:
+    """Mark what is written from now on in a connection's transaction; empty: no more."""
+    connection.execute(_RAISE_HERE, {"raised": raised})
+
+
+def mark_prefix(schema: str) -> str:
+    """Prefix of the notes in the log about what was raised in a schema of activedb's."""
+    return f"activedb {schema}"
+
+
+class Publication:
+    """The publication of a slot, changed within one transaction.
+
+    Parameters
+    ----------
+    connection : sqlalchemy.Connection
+    schema : str
+        Where activedb's tables are.
+    name : str
+    """
+
+    def __init__(self, connection: Connection, schema: str, name: str):
+        self._connection = connection
+        self._schema = schema
+        self._name = name
+        self._format = connection.dialect.identifier_preparer.format_table
+        number = f"{guard_number(f'marks of {schema}') & (2**64 - 1):016x}"
+        self._triggers = {
+            "BEFORE": f"activedb_mark_{number}_before",
+            "AFTER": f"activedb_mark_{number}_after",
+        }
+        self._function = f"{quoted(schema)}.activedb_mark"
+        connection.execute(_ONE_AT_A_TIME, {"number": guard_number(f"followers of {schema}")})
+
+    def exists(self) -> bool:
+        """Whether there is a publication of this name."""
+        return bool(self._connection.scalar(_EXISTS, {"publication": self._name}))
+
+    def create(self) -> None:
+        """Make it, without tables.
+
+        Raises
+        ------
+        ConfigurationError
+            If there is one of this name.
+        """
+        if self.exists():
+            raise ConfigurationError(
+                f"there is a publication {self._name} that is not activedb's: choose another name "
+                f"with slot="
+            )
+        options = "publish = 'insert, update, delete, truncate', publish_via_partition_root = true"
+        if int(self._connection.scalar(text("SHOW server_version_num")) or 0) >= 180_000:
+            # Else it refuses updates where these are a part of the whole row.
+            options += ", publish_generated_columns = stored"
+        self._run(f"CREATE PUBLICATION {quoted(self._name)} WITH ({options})")
+
+    def set(
+        self, specs: Sequence[TableSpec], *, whole: bool
+    ) -> tuple[tuple[FollowedTable, ...], bool]:
+        """Let it have these tables; returns with them whether some were not marked before."""
+        found = [(self._look(spec, whole), spec) for spec in dict.fromkeys(specs)]
+        wanted = {row.oid: self._named(row) for row, _ in found}
+        for row, _ in found:
+            if whole and row.identity != "f":
+                self._run(f"ALTER TABLE {wanted[row.oid]} REPLICA IDENTITY FULL")
+        published = set(self._scalars(_PUBLISHED, publication=self._name))
+        if published != wanted.keys():
+            self._run(
+                f"ALTER PUBLICATION {quoted(self._name)} SET TABLE "
+                f"{', '.join(sorted(wanted.values()))}"
+            )
+        marked = set(self._scalars(_MARKED, trigger=self._triggers["AFTER"]))
+        marked &= set(self._scalars(_MARKED, trigger=self._triggers["BEFORE"]))
+        new = sorted(table for oid, table in wanted.items() if oid not in marked)
+        if new:
+            self._run(_MARK.format(function=self._function, setting=RAISED))
+        for table in new:
+            self._mark(table)
+        self._tidy()
+        return tuple(self._followed(row, spec, whole) for row, spec in found), bool(new)
+
+    def drop(self) -> None:
+        """Remove it, and the marks that no other slot of the schema needs.
+
+        REQUIRES: the slot's row among the followers is deleted.
+        """
+        self._run(f"DROP PUBLICATION IF EXISTS {quoted(self._name)}")
+        self._tidy()
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _look(self, spec: TableSpec, whole: bool) -> Row[Any]:
+        name = self._format(spec.table).replace("%%", "%")
+        row = self._connection.execute(_TABLE, {"name": name}).first()
+        if row is None:
+            raise ConfigurationError(
+                f"there is no table {spec.name} at the server to follow: create it first"
+            )
+        is_whole = whole or row.identity == "f"
+        if is_whole and "v" in row.generated:
+            raise ConfigurationError(
+                f"table {spec.name} has columns that are computed when they are read, so the "
+                f"server would refuse every update and delete of its rows while whole rows of it "
+                f"are followed: use STORED columns, or follow it with its primary key alone, "
+                f"ALTER TABLE {self._named(row)} REPLICA IDENTITY DEFAULT"
+            )
+        if not is_whole and not row.identified_by:
+            raise ConfigurationError(
+                f"table {spec.name} has no replica identity, so the server would refuse every "
+                f"update and delete of its rows while it is followed: "
+                f"ALTER TABLE {self._named(row)} REPLICA IDENTITY FULL"
+            )
+        return row
+
+    def _followed(self, row: Row[Any], spec: TableSpec, whole: bool) -> FollowedTable:
+        return FollowedTable(
+            spec,
+            row.oid,
+            row.schema,
+            row.name,
+            whole or row.identity == "f",
+            tuple(row.identified_by),
+        )
+
+    def _named(self, row: Row[Any]) -> str:
+        return f"{quoted(row.schema)}.{quoted(row.name)}"
+
+    def _mark(self, table: str) -> None:
+        prefix = literal(mark_prefix(self._schema))
+        for when, trigger in self._triggers.items():
+            self._run(
+                f"CREATE OR REPLACE TRIGGER {trigger} {when} INSERT OR UPDATE OR DELETE "
+                f"ON {table} FOR EACH STATEMENT EXECUTE FUNCTION {self._function}({prefix})"
+            )
+
+    def _tidy(self) -> None:
+        """Drop the triggers of tables that no slot of this schema tells of."""
+        for trigger in self._triggers.values():
+            for table in self._scalars(_LEFT, trigger=trigger):
+                self._run(f"DROP TRIGGER {trigger} ON {table}")
+
+    def _scalars(self, statement: TextClause, **values: str) -> list[Any]:
+        return list(self._connection.execute(statement, values).scalars())
+
+    def _run(self, statement: str) -> None:
+        self._connection.exec_driver_sql(statement.replace("%", "%%"), {})

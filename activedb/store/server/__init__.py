@@ -1,0 +1,77 @@
+"""Servers and connections to them: the embedded server, drivers, limits, errors."""
+
+from activedb.store.server._connection_cache import KeptConnections
+from activedb.store.server._connections import await_server, backend_of, cut, engine_for
+from activedb.store.server._direct import (
+    driver_cursor,
+    execute_alone,
+    fetch,
+    run,
+    takes_messages,
+    together,
+)
+from activedb.store.server._driver_errors import translated, translation
+from activedb.store.server._embedded import (
+    POSTGRES_VERSION,
+    EmbeddedServer,
+    check_programs,
+    home_of,
+)
+from activedb.store.server._facts import ServerFacts, server_facts
+from activedb.store.server._inherited import leave_sockets, track_sockets
+from activedb.store.server._migrations import Migrations, migration_sql, migrations
+from activedb.store.server._patience import PatientLatch, at_least, limited
+from activedb.store.server._plain import plain_connection
+from activedb.store.server._prepared import PREPARE_THRESHOLD, Step, StepFailed
+from activedb.store.server._quoting import literal, quoted
+from activedb.store.server._rights import NOTIFY, OUTCOMES, check_essential, missing_functions
+from activedb.store.server._roles import Right, missing_rights, rights_of_roles, role_statements
+from activedb.store.server._scratch import drop_left_schemas, scratch_schema
+from activedb.store.server._urls import postgres_url
+
+__all__ = [
+    "NOTIFY",
+    "OUTCOMES",
+    "POSTGRES_VERSION",
+    "PREPARE_THRESHOLD",
+    "EmbeddedServer",
+    "KeptConnections",
+    "Migrations",
+    "PatientLatch",
+    "Right",
+    "ServerFacts",
+    "Step",
+    "StepFailed",
+    "at_least",
+    "await_server",
+    "backend_of",
+    "check_essential",
+    "check_programs",
+    "cut",
+    "driver_cursor",
+    "drop_left_schemas",
+    "engine_for",
+    "execute_alone",
+    "fetch",
+    "home_of",
+    "leave_sockets",
+    "limited",
+    "literal",
+    "migration_sql",
+    "migrations",
+    "missing_functions",
+    "missing_rights",
+    "plain_connection",
+    "postgres_url",
+    "quoted",
+    "rights_of_roles",
+    "role_statements",
+    "run",
+    "scratch_schema",
+    "server_facts",
+    "takes_messages",
+    "together",
+    "track_sockets",
+    "translated",
+    "translation",
+]

@@ -1,0 +1,407 @@
+"""Connections to a server: how one is opened, what is set on it, how long it is waited for.
+
+```
+   pool ─► ServerConnection.connect ─► set, read back, ask for the server's process ─► pool
+           (keepalives, time limits)        (one round trip)
+```
+
+Settings go by statements, never as options of the start-up packet: poolers drop those, silently if
+they are told to. What has not held, a transaction later, is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from typing import Any, Self, TypeVar
+
+import psycopg
+from psycopg.abc import PQGen
+from sqlalchemy import URL, Engine, Pool, QueuePool, create_engine, event
+
+from activedb.config import mask_url
+from activedb.errors import ConfigurationError, InvalidURL, UnsuitablePooler
+from activedb.store.server._patience import bounded_s, limited, until_s
+from activedb.store.server._quoting import literal
+from activedb.store.server._readiness import Readiness, readiness
+
+__all__ = ["ServerConnection", "await_server", "backend_of", "cut", "engine_for", "is_pooled"]
+
+T = TypeVar("T")
+_LOG = logging.getLogger(__name__)
+
+_CONNECT_S_MAX = 10
+_TO_THE_SERVER = {
+    "connect_timeout": str(_CONNECT_S_MAX),
+    # A server or network that has fallen silent is found out within a minute, also by who only
+    # waits for an answer; a Unix socket has none of that, and its other end cannot vanish.
+    "keepalives": "1",
+    "keepalives_idle": "20",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "40000",
+}
+"""Parameters of libpq's, unless the URL has others."""
+
+_ISOLATION = "default_transaction_isolation"
+_SINCE = {"idle_session_timeout": 140_000}
+_OPTION = re.compile(r"(?:-c\s*|--)([A-Za-z_][\w.-]*)=((?:\\.|[^\\\s])*)(?:\s+|$)", re.DOTALL)
+_WRONG_SETTINGS = {"42704", "22023", "55P02"}  # unknown, a wrong value, only at the start
+_RIGHT_MISSING = "42501"
+_LOOKS = 4
+_MAY_COME = {Readiness.STARTING: 10.0, Readiness.SILENT: 0.0}
+"""States of a server that is not ready yet, and how long it is waited for by default."""
+_PAUSE_S = 0.1
+_PORT = 5432
+_TOLD_EVERY_S = 2.0
+
+
+class _ServerCursor(psycopg.ServerCursor[Any]):
+    """A cursor at the server, which is closed also if the server can no longer be told."""
+
+    def close(self) -> None:
+        try:
+            super().close()
+        finally:
+            psycopg.Cursor.close(self)
+
+
+class ServerConnection(psycopg.Connection[Any]):
+    """A connection that waits no longer than the work of its thread may take.
+
+    Attributes
+    ----------
+    backend : int
+        Number of the server's process, as the server says; that of the protocol may be a pooler's.
+    """
+
+    backend: int = 0
+
+    def __init__(self, *given: Any, **more: Any):
+        super().__init__(*given, **more)
+        self.server_cursor_factory = _ServerCursor
+
+    @classmethod
+    def connect(cls, conninfo: str = "", **parameters: Any) -> Self:
+        """Open a connection, within the time that this thread's work has left."""
+        longest_s = int(float(parameters.get("connect_timeout") or 0)) or math.inf
+        left_s = bounded_s(longest_s)
+        if left_s < longest_s:
+            # libpq takes whole seconds, two at least.
+            parameters["connect_timeout"] = max(2, math.ceil(left_s))
+        return super().connect(conninfo, **parameters)
+
+    def wait(self, gen: PQGen[T], *given: Any, **more: Any) -> T:
+        """As psycopg's, up to the limit of this thread's work; the connection is lost then."""
+        at_s = until_s()
+        if at_s == math.inf:
+            return super().wait(gen, *given, **more)
+        return super().wait(_bounded(gen, self, at_s), *given, **more)
+
+
+def engine_for(
+    address: URL,
+    settings: Mapping[str, str],
+    *,
+    application: str = "activedb",
+    connect_args: Mapping[str, Any] | None = None,
+    poolclass: type[Pool] | None = None,
+    needs_sessions: bool = False,
+    **options: Any,
+) -> Engine:
+    """An engine whose connections have `settings`, and those that the URL names in its options.
+
+    Parameters
+    ----------
+    address : sqlalchemy.URL
+        Of a Postgres.
+    settings : mapping of str to str
+        Of the server's session; ours outrank the URL's.
+    application : str
+        What the server is told who asks, unless the URL says it.
+    connect_args : mapping, optional
+        Parameters of psycopg's, beside those of the URL.
+    poolclass : type, optional
+        Of the pool; one that is waited for no longer than this thread's work may take by default.
+    needs_sessions : bool
+        Make sure, with the first connection, that each has one process of the server for as long
+        as it is open.
+    **options
+        As ``create_engine`` takes them.
+
+    A connection raises `UnsuitablePooler` if its settings do not hold.
+    """
+    plain, asked, parameters = _taken_apart(address)
+    if "application_name" not in address.query:
+        parameters["application_name"] = application
+    wanted = {**asked, **settings}
+    engine = create_engine(
+        plain,
+        connect_args={**parameters, **(connect_args or {})},
+        hide_parameters=True,  # rows are no matter for logs and tracebacks
+        poolclass=poolclass or _PatientPool,
+        **options,
+    )
+
+    unchecked = [True] if needs_sessions else []
+
+    def opened(dialect: Any, record: Any, given: list[Any], named: dict[str, Any]) -> Any:
+        driver = ServerConnection.connect(*given, **named)
+        try:
+            with limited(time.monotonic() + _CONNECT_S_MAX):
+                _set_up(driver, wanted)
+                if unchecked:
+                    _check_keeps_session(driver, lambda: ServerConnection.connect(*given, **named))
+                    unchecked.clear()
+        except BaseException:
+            driver.close()
+            raise
+        return driver
+
+    event.listen(engine, "do_connect", opened)
+    return engine
+
+
+def backend_of(driver: psycopg.Connection[Any]) -> int:
+    """Number of the server's process behind a connection; a round trip if it is not ours."""
+    if isinstance(driver, ServerConnection):
+        return driver.backend
+    row = driver.execute("SELECT pg_backend_pid()").fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def is_pooled(driver: psycopg.Connection[Any]) -> bool:
+    """Return whether something between here and the server answers for it."""
+    return driver.info.backend_pid != backend_of(driver)
+
+
+def cut(driver: psycopg.Connection[Any]) -> None:
+    """End a connection from another thread, without waiting; who waits on it finds it lost.
+
+    REQUIRES: a call on it is under way and cannot end meanwhile.
+
+    That call may close the connection, and the number of its socket may be another's then. So a
+    copy is shut down, which is ours: of the right socket, if the connection had it before and
+    after, because one that was closed never has a socket again.
+    """
+    try:
+        number = driver.pgconn.socket
+        with socket.socket(fileno=os.dup(number)) as copy:
+            if driver.pgconn.socket == number:
+                copy.shutdown(socket.SHUT_RDWR)
+    except (OSError, psycopg.Error):
+        pass  # it is closed already
+
+
+def await_server(address: URL, wait_s: float | None) -> None:
+    """Wait for a server that is starting or recovering; how it ends a connection will tell.
+
+    Parameters
+    ----------
+    wait_s : float or None
+        How long. None: ten seconds for a server that says that it is starting, and not at all if
+        nothing answers.
+    """
+    plain = _taken_apart(address)[0]
+    places = list(_places(plain))
+    began_s = told_s = time.monotonic()
+    while True:
+        found = readiness(places) if places else Readiness.READY
+        if found is Readiness.READY:
+            return
+        longest_s = _MAY_COME[found] if wait_s is None else wait_s
+        now_s = time.monotonic()
+        if now_s - told_s >= _TOLD_EVERY_S:
+            told_s = now_s
+            _LOG.warning(
+                "the server at %s %s; waiting for it, %.0f of %g s",
+                mask_url(plain.render_as_string(hide_password=False)),
+                "is starting" if found is Readiness.STARTING else "does not answer",
+                now_s - began_s,
+                longest_s,
+            )
+        if now_s - began_s >= longest_s:
+            return
+        threading.Event().wait(min(_PAUSE_S, longest_s))
+
+
+# -- inside --------------------------------------------------------------------------------
+
+
+class _PatientPool(QueuePool):
+    """A pool that is waited for no longer than the work of the thread may take."""
+
+    @property
+    def _timeout(self) -> float:  # what SQLAlchemy's pool waits for
+        return bounded_s(self._longest_s)
+
+    @_timeout.setter
+    def _timeout(self, seconds: float) -> None:
+        self._longest_s = seconds
+
+
+def _bounded(gen: PQGen[T], driver: psycopg.Connection[Any], at_s: float) -> PQGen[T]:
+    """`gen`, ended when nothing has come by the limit, or not all of it in the grace after it.
+
+    An answer that is there at once is taken, however late it is: so what is left to do with a
+    server that lives, such as a rollback, is done.
+    """
+    last_s = max(at_s, time.monotonic()) + 1.0
+    try:
+        wait = next(gen)
+        while True:
+            ready = yield wait
+            now_s = time.monotonic()
+            if now_s > (last_s if ready else at_s):
+                driver.close()  # an answer may come at any time
+                raise psycopg.OperationalError("the time limit was over before the server answered")
+            wait = gen.send(ready)
+    except StopIteration as ended:
+        result: T = ended.value
+        return result
+
+
+@contextmanager
+def _by_itself(driver: psycopg.Connection[Any]) -> Iterator[None]:
+    """Let each statement of the block be a transaction; not to be used after an error."""
+    before, driver.autocommit = driver.autocommit, True
+    yield
+    driver.autocommit = before
+
+
+def _set_up(driver: ServerConnection, wanted: Mapping[str, str]) -> None:
+    """Set what is wanted, and read it back in a transaction after that; one round trip.
+
+    Raises
+    ------
+    InvalidURL
+        If the server refuses a setting.
+    UnsuitablePooler
+        If a setting has not held.
+    """
+    version = driver.info.server_version
+    names = [name for name in wanted if version >= _SINCE.get(name, 0)]
+    set_all = ", ".join(
+        f"set_config({literal(name)}, {literal(wanted[name])}, false)" for name in names
+    )
+    read_all = "".join(f", current_setting({literal(name)})" for name in names)
+    try:
+        with _by_itself(driver):
+            cursor = driver.execute(
+                (f"BEGIN; SELECT {set_all}; COMMIT; " if names else "")
+                + f"SELECT pg_backend_pid(), current_setting('transaction_isolation'){read_all}"
+            )
+            found: list[Any] = []
+            while True:
+                if cursor.description is not None:
+                    found.append(cursor.fetchone() or ())
+                if not cursor.nextset():
+                    break
+    except psycopg.Error as error:
+        said = str(error).strip().splitlines()[0]
+        if error.sqlstate in _WRONG_SETTINGS:
+            raise InvalidURL(
+                f"the server refuses a setting that the URL's options name: {said}; correct what "
+                f"is behind options= in the URL"
+            ) from error
+        if error.sqlstate == _RIGHT_MISSING:
+            raise ConfigurationError(
+                f"the role may not set up its own connections: {said}; grant it the right"
+            ) from error
+        raise
+    *before, (driver.backend, isolation, *after) = found
+    if not names:
+        return
+    for name, then, now in zip(names, before[0], after, strict=True):
+        if then != now:
+            raise _lost(name, then, now)
+    if _ISOLATION in wanted and isolation != wanted[_ISOLATION]:
+        raise _lost("transaction_isolation", wanted[_ISOLATION], isolation)
+
+
+def _check_keeps_session(
+    driver: ServerConnection, open_another: Callable[[], ServerConnection]
+) -> None:
+    """Make sure that a connection keeps its process of the server; nothing to ask without a pooler.
+
+    Two connections ask in turn who serves them: a pooler that shares the server's sessions among
+    its clients hands on the one that was used last, or the one that has rested for longest; either
+    is noticed.
+    """
+    if not is_pooled(driver):
+        return
+    with closing(open_another()) as other:
+        served: dict[ServerConnection, int] = {}
+        for each in (driver, driver, other) * _LOOKS:
+            with _by_itself(each):
+                row = each.execute("SELECT pg_backend_pid()").fetchone()
+            assert row is not None
+            if served.setdefault(each, row[0]) != row[0] or len({*served.values()}) < len(served):
+                raise _shared()
+
+
+def _lost(name: str, wanted: str, found: str) -> UnsuitablePooler:
+    return UnsuitablePooler(
+        f"the setting {name} was set to {wanted!r} on a new connection and is {found!r} one "
+        f"transaction later: something between here and the server does not keep sessions. "
+        f"Connect to the server itself, or through a pooler in session mode (pgbouncer: pool_mode "
+        f"= session)"
+    )
+
+
+def _shared() -> UnsuitablePooler:
+    return UnsuitablePooler(
+        "the pooler between here and the server gives one connection several of the server's "
+        "sessions in turn (transaction or statement pooling), so locks and settings of a session "
+        "do not hold. Connect to the server itself, or through a pooler in session mode "
+        "(pgbouncer: pool_mode = session)"
+    )
+
+
+def _taken_apart(address: URL) -> tuple[URL, dict[str, str], dict[str, str]]:
+    """A URL without options, the settings that these name, and what else to connect with."""
+    asked, rest = _options(str(address.query.get("options", "")))
+    parameters = {
+        name: value for name, value in _TO_THE_SERVER.items() if name not in address.query
+    }
+    if rest:
+        parameters["options"] = rest
+    plain = address.set(drivername="postgresql+psycopg").difference_update_query(["options"])
+    return plain, asked, parameters
+
+
+def _places(address: URL) -> Iterator[tuple[str, int]]:
+    """Hosts and ports of a URL; none if libpq's own defaults say which."""
+    ports = _listed(address.query.get("port")) or [str(address.port or _PORT)]
+    hosts = _listed(address.query.get("host")) or ([address.host] if address.host else [])
+    for number, host in enumerate(hosts):
+        # A host may have its port with it, as SQLAlchemy writes several.
+        name, _, port = host.rpartition(":") if host[:1] != "/" else (host, "", "")
+        is_both = bool(name) and port.isdecimal()
+        given = ports[number] if len(ports) == len(hosts) else ports[0]
+        yield (name if is_both or host[:1] == "/" else host), int(port if is_both else given)
+
+
+def _listed(value: str | tuple[str, ...] | None) -> list[str]:
+    values = (value,) if isinstance(value, str) else value or ()
+    return [part for each in values for part in each.split(",") if part]
+
+
+def _options(text: str) -> tuple[dict[str, str], str]:
+    """Settings that options of libpq's name, and what else is in them."""
+    found: dict[str, str] = {}
+
+    def take(match: re.Match[str]) -> str:
+        name = match[1].replace("-", "_") if match[0].startswith("--") else match[1]
+        found[name] = re.sub(r"\\(.)", r"\1", match[2], flags=re.DOTALL)
+        return ""
+
+    return found, _OPTION.sub(take, text.strip()).strip()

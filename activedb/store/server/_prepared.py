@@ -1,0 +1,319 @@
+"""Statements prepared once per connection, and executed below psycopg's cursors.
+
+A transaction that changes one row sends two statements by key. For each, a cursor takes as long as
+the server: so these go by libpq's own calls (`psycopg.pq`), which is worth a fifth of the
+transaction's time. Statements that nobody has to wait for one by one go as one message: the first
+takes the BEGIN along, a locked read the guard of its key, and the writes go together and with the
+COMMIT. A message is a wait less for each of them. Values and rows are converted by psycopg, and
+waits are its own, so they end at Ctrl-C and by `cancel` as those of its cursors do.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeAlias
+
+import psycopg
+from psycopg import generators
+from psycopg.abc import PQGen
+from psycopg.adapt import PyFormat, Transformer
+from psycopg.errors import error_from_result
+from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
+from psycopg.waiting import Ready, Wait
+from sqlalchemy import Connection, Dialect, Select
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+from sqlalchemy.sql.dml import UpdateBase
+
+from activedb.store.server._spin_wait import Watch
+
+__all__ = ["PREPARE_THRESHOLD", "Prepared", "Statement", "Step", "StepFailed"]
+__all__ += ["checked", "prepare_on", "prepared_on"]
+
+PREPARE_THRESHOLD = None
+"""psycopg's, for such connections: it prepares nothing, so it has no reason to DEALLOCATE ALL."""
+
+_AGE_S_MAX = 1.0
+_INFO = "activedb prepared"
+_INFERRED = frozenset({0, 20, 21, 23})
+"""Types of values that the server may infer from where they go: text, and integers of any size."""
+
+_DOLLARS = PGDialect_psycopg(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]
+
+Statement: TypeAlias = Select[Any] | UpdateBase
+Step: TypeAlias = tuple[Statement, Mapping[str, Any]]
+"""A statement, and values for all of its parameters."""
+
+_Process = Callable[[Any], Any] | None
+
+
+class StepFailed(Exception):
+    """A step has failed.
+
+    Attributes
+    ----------
+    at : int
+        Which one; as many as there are steps if it was the COMMIT.
+    error : Exception
+        The driver's, or one of what converts the values.
+    """
+
+    def __init__(self, at: int, error: Exception):
+        super().__init__(at, error)
+        self.at = at
+        self.error = error
+
+
+class _SQL(NamedTuple):
+    """A statement compiled: its text, and its parameters in their order."""
+
+    text: bytes
+    parameters: list[tuple[str, _Process]]
+    formats: list[PyFormat]
+
+
+class _Plan:
+    """A statement that the server has prepared, once for each types of values that came.
+
+    A float is not the same to a column of the type numeric, say, as its text would be.
+    """
+
+    __slots__ = ("formats", "loaders", "names", "parameters", "statement", "text", "transformer")
+
+    def __init__(self, statement: Statement, sql: _SQL, transformer: Any):
+        self.statement = statement
+        self.text, self.parameters, self.formats = sql
+        self.names: dict[tuple[int, ...], bytes] = {}
+        self.transformer = transformer
+        self.loaders: list[tuple[int, Callable[[Any], Any]]] | None = None
+
+
+class Prepared:
+    """The prepared statements of one connection of psycopg's.
+
+    The server plans a prepared statement for good, and what it plans while a table is small
+    scans the table whole. Planning each time anew would cost a sixth of a small transaction, so
+    all plans are dropped once a second instead: a table can grow so fast, but not unnoticed.
+
+    REQUIRES: nobody else uses the connection meanwhile.
+    """
+
+    def __init__(
+        self, driver: psycopg.Connection[Any], dialect: Dialect, is_alone: Callable[[], bool]
+    ):
+        self._commits = Watch(driver.pgconn.socket, is_alone)
+        self._others = Watch(driver.pgconn.socket, is_alone)
+        self._driver = driver
+        self._low = driver.pgconn
+        self._dialect = dialect
+        self._plans: dict[Statement, _Plan] = {}
+        self._ends: tuple[bytes, bytes] | None = None
+        self._numbers = itertools.count()
+        self._since_s = time.monotonic()
+
+    def renew(self) -> None:
+        """Drop plans that are too old; one round trip, at most once a second."""
+        now_s = time.monotonic()
+        if now_s - self._since_s > _AGE_S_MAX:
+            self._plans.clear()
+            self._ends = None
+            self._driver.execute("DEALLOCATE ALL")  # psycopg has none here
+            self._since_s = now_s
+
+    def execute(self, steps: Sequence[Step], *, last: bool = False) -> list[list[tuple[Any, ...]]]:
+        """Rows of each of some statements, executed one after another; one round trip.
+
+        Parameters
+        ----------
+        last : bool
+            Commit with them.
+
+        Raises
+        ------
+        StepFailed
+            None of the steps after that one has been executed then.
+        """
+        at = 0
+        bound: list[tuple[_Plan, bytes, Any]] = []
+        try:
+            self.renew()
+            for statement, values in steps:
+                plan = self._plans.get(statement) or self._plan(statement)
+                cells = [values[k] if p is None else p(values[k]) for k, p in plan.parameters]
+                parameters = plan.transformer.dump_sequence(cells, plan.formats)
+                name = plan.names.get(plan.transformer.types) or self._name(plan)
+                bound.append((plan, name, parameters))
+                at += 1
+            is_first = self._low.transaction_status == TransactionStatus.IDLE
+            at = -is_first
+            results = self._sent(bound, is_first=is_first, last=last)
+            for result in results:
+                if result.status == ExecStatus.FATAL_ERROR:
+                    self._since_s = 0.0  # whatever was wrong, it may have been a plan
+                    checked(self._driver, [result])
+                at += 1
+            if at != len(bound) + last:
+                raise _lost()
+        except Exception as error:
+            raise StepFailed(max(at, 0), error) from error
+        if is_first:
+            del results[0]
+        return [
+            self._rows(plan, result) if result.ntuples else []
+            for (plan, _, _), result in zip(bound, results, strict=False)
+        ]
+
+    def _sent(
+        self, bound: Sequence[tuple[_Plan, bytes, Any]], *, is_first: bool, last: bool
+    ) -> list[Any]:
+        """What the server answers; fewer results if one fails."""
+        low = self._low
+        begin, commit = self._ends or self._prepare_ends()
+        low.enter_pipeline_mode()
+        try:
+            if is_first:
+                low.send_query_prepared(begin, None)
+            for _, name, parameters in bound:
+                low.send_query_prepared(name, parameters)
+            if last:
+                low.send_query_prepared(commit, None)
+            low.pipeline_sync()
+            return self._driver.wait(_results(low, self._commits if last else self._others))
+        finally:
+            self._leave_pipeline()
+
+    def _rows(self, plan: _Plan, result: Any) -> list[tuple[Any, ...]]:
+        transformer = plan.transformer
+        if plan.loaders is None:
+            plan.loaders = self._loaders(plan.statement, result)
+            transformer.set_pgresult(result)
+        else:
+            transformer.set_pgresult(result, set_loaders=False)
+        rows: list[Any] = transformer.load_rows(0, result.ntuples, tuple)
+        if plan.loaders:
+            rows = [_loaded(row, plan.loaders) for row in rows]
+        return rows
+
+    def _plan(self, statement: Statement) -> _Plan:
+        plan = _Plan(statement, _compiled(statement, self._dialect), Transformer(self._driver))
+        self._plans[statement] = plan
+        return plan
+
+    def _name(self, plan: _Plan) -> bytes:
+        """Name of a statement for values of the types that its transformer has just dumped."""
+        came = plan.transformer.types
+        types = tuple([0 if oid in _INFERRED else oid for oid in came])
+        if types not in plan.names:
+            plan.names[types] = self._prepared(plan.text, types)
+        plan.names[came] = plan.names[types]
+        return plan.names[types]
+
+    def _prepare_ends(self) -> tuple[bytes, bytes]:
+        self._ends = self._prepared(b"BEGIN"), self._prepared(b"COMMIT")
+        return self._ends
+
+    def _prepared(self, text: bytes, types: tuple[int, ...] = ()) -> bytes:
+        name = b"activedb_%d" % next(self._numbers)
+        self._low.send_prepare(name, text, types)
+        checked(self._driver, self._driver.wait(generators.execute(self._low)))
+        return name
+
+    def _leave_pipeline(self) -> None:
+        try:
+            self._low.exit_pipeline_mode()
+        except psycopg.Error:  # it was left before its end: nobody can tell what comes next
+            self._driver.close()
+
+    def _loaders(self, statement: Any, result: Any) -> list[tuple[int, Callable[[Any], Any]]]:
+        """By position, what makes values of the driver's those of SQLAlchemy's types."""
+        found = [
+            (n, column.type.dialect_impl(self._dialect).result_processor(self._dialect, oid))
+            for n, column in enumerate(statement.selected_columns)
+            if (oid := result.ftype(n)) is not None
+        ]
+        return [(n, load) for n, load in found if load is not None]
+
+
+def checked(driver: psycopg.Connection[Any], results: Sequence[Any]) -> None:
+    """Raise the error that results below the cursor tell of, as psycopg's cursors would.
+
+    Without a code it is libpq's own: the connection is lost, which has no result at all, too.
+    """
+    for result in results:
+        if result.status == ExecStatus.FATAL_ERROR:
+            error = error_from_result(result, encoding=driver.info.encoding)
+            if error.sqlstate:
+                raise error
+            raise _lost(str(error))
+    if not results:
+        raise _lost()
+
+
+def _lost(said: str = "") -> psycopg.OperationalError:
+    return psycopg.OperationalError(said or "the connection to the server was lost")
+
+
+def _results(low: Any, watch: Watch) -> PQGen[list[Any]]:
+    """What the server answers to the messages of a pipeline, up to its sync, in one wait if it can.
+
+    psycopg's own generators wait for the answer to each message by itself, which costs as much as
+    the pipeline gains.
+    """
+    while low.flush():
+        if (yield Wait.RW) & Ready.R:
+            low.consume_input()
+    if watch.sees_answer():
+        low.consume_input()
+    results: list[Any] = []
+    while True:
+        while low.is_busy():
+            if (yield Wait.R):
+                low.consume_input()
+        result = low.get_result()
+        if result is None:
+            if low.status != ConnStatus.OK:
+                return results
+        elif result.status == ExecStatus.PIPELINE_SYNC:
+            return results
+        else:
+            results.append(result)
+
+
+def prepare_on(connection: Connection, is_alone: Callable[[], bool]) -> None:
+    """Let the driver's connection prepare statements from now on; one with `PREPARE_THRESHOLD`.
+
+    Parameters
+    ----------
+    is_alone : callable
+        Whether no other connection is in use, so that a thread may wait awake; see `_awake`.
+    """
+    if _INFO not in connection.info:
+        driver: Any = connection.connection.driver_connection
+        connection.info[_INFO] = Prepared(driver, connection.dialect, is_alone)
+
+
+def prepared_on(connection: Connection) -> Prepared | None:
+    """The prepared statements of the driver's connection; None where everything is planned."""
+    found: Prepared | None = connection.info.get(_INFO)  # of the driver's, which has one life
+    return found
+
+
+def _loaded(
+    row: Sequence[Any], loaders: Sequence[tuple[int, Callable[[Any], Any]]]
+) -> tuple[Any, ...]:
+    cells = list(row)
+    for n, load in loaders:
+        cells[n] = load(cells[n])
+    return tuple(cells)
+
+
+@lru_cache(maxsize=1_024)
+def _compiled(statement: Statement, dialect: Dialect) -> _SQL:
+    compiled: Any = statement.compile(dialect=_DOLLARS)
+    parameters = [
+        (key, compiled.binds[key].type.dialect_impl(dialect).bind_processor(dialect))
+        for key in compiled.positiontup
+    ]
+    return _SQL(str(compiled).encode(), parameters, [PyFormat.TEXT] * len(parameters))

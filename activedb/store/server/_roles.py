@@ -1,0 +1,157 @@
+"""Two roles at the server: one owns and migrates the tables, one runs rules and can do no more.
+
+The statements are text for an administrator to read and to run with psql, not for activedb: it
+never creates roles. Names are held to letters, digits, ``_`` and ``-``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from sqlalchemy import ARRAY, Connection, Text, bindparam, text
+
+from activedb.errors import ConfigurationError
+from activedb.store.server._quoting import literal, quoted
+from activedb.store.system import system
+
+__all__ = ["Right", "missing_rights", "rights_of_roles", "role_statements"]
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,62}", re.ASCII)
+_ROWS = ("SELECT", "INSERT", "UPDATE", "DELETE")
+_MISSING = text(
+    """
+    SELECT t.name, r.name
+    FROM unnest(:tables) WITH ORDINALITY AS t(name, place)
+    CROSS JOIN unnest(:rights) WITH ORDINALITY AS r(name, place)
+    WHERE NOT COALESCE(has_table_privilege(to_regclass(t.name)::oid, r.name), false)
+    ORDER BY t.place, r.place
+    """
+).bindparams(bindparam("tables", type_=ARRAY(Text)), bindparam("rights", type_=ARRAY(Text)))
+
+_STATEMENTS = """\
+-- Roles for activedb: {owner} makes and migrates the tables, {runner} runs rules.
+--
+-- 1. Run this as a superuser in the database that is meant (psql --single-transaction).
+-- 2. Give both a password (\\password NAME), or what pg_hba.conf asks for.
+-- 3. As {owner}: activedb migrate, and whatever creates your own tables.
+-- 4. Run this once more: it grants what is there by then, and may be run as often as you like.
+
+DO $activedb$
+DECLARE
+    found text;
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = {owner_text}) THEN
+        CREATE ROLE {owner} LOGIN;
+    END IF;
+    IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = {runner_text}) THEN
+        CREATE ROLE {runner} LOGIN;
+    END IF;
+    EXECUTE pg_catalog.format(
+        'GRANT CONNECT ON DATABASE %I TO {owner}, {runner}', pg_catalog.current_database());
+    IF pg_catalog.to_regnamespace({schema_name_text}) IS NULL THEN
+        CREATE SCHEMA {schema} AUTHORIZATION {owner};
+    END IF;
+    GRANT USAGE, CREATE ON SCHEMA {schema} TO {owner};
+    GRANT USAGE ON SCHEMA {schema} TO {runner};
+
+    -- What the owner will make there.
+    ALTER DEFAULT PRIVILEGES FOR ROLE {owner} IN SCHEMA {schema}
+        GRANT {rows} ON TABLES TO {runner};
+    ALTER DEFAULT PRIVILEGES FOR ROLE {owner} IN SCHEMA {schema}
+        GRANT USAGE ON SEQUENCES TO {runner};
+
+    -- What the owner has there.
+    FOR found IN
+        SELECT pg_catalog.format('%I.%I', schemaname, tablename) FROM pg_catalog.pg_tables
+        WHERE schemaname = {schema_text} AND tableowner = {owner_text}
+    LOOP
+        EXECUTE 'GRANT {rows} ON TABLE ' || found || ' TO {runner}';
+    END LOOP;
+    FOR found IN
+        SELECT pg_catalog.format('%I.%I', schemaname, sequencename) FROM pg_catalog.pg_sequences
+        WHERE schemaname = {schema_text} AND sequenceowner = {owner_text}
+    LOOP
+        EXECUTE 'GRANT USAGE ON SEQUENCE ' || found || ' TO {runner}';
+    END LOOP;
+    IF pg_catalog.to_regclass({version_text}) IS NOT NULL THEN
+        REVOKE INSERT, UPDATE, DELETE ON {schema}.activedb_version FROM {runner};
+    END IF;
+END
+$activedb$;
+
+-- Only to follow changes by others (activedb follow), which has to be begun once as {owner}
+-- with REPLICATION and CREATE on the database:
+-- ALTER ROLE {runner} REPLICATION;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """What one of the two roles is granted.
+
+    Attributes
+    ----------
+    role, on, rights, why : str
+    """
+
+    role: str
+    on: str
+    rights: str
+    why: str
+
+
+def rights_of_roles(*, schema: str, owner: str, runner: str) -> list[Right]:
+    """What `role_statements` grants, and why, for people to read."""
+    rows = ", ".join(_ROWS)
+    return [
+        Right(owner, "the database", "CONNECT", "to migrate"),
+        Right(owner, f"schema {schema}", "USAGE, CREATE", "to make and migrate tables"),
+        Right(runner, "the database", "CONNECT", "to run rules"),
+        Right(runner, f"schema {schema}", "USAGE", "to find its tables; it can make none"),
+        Right(runner, f"tables of {owner}", rows, "rows that rules read, lock and write"),
+        Right(runner, f"sequences of {owner}", "USAGE", "keys that the database numbers"),
+        Right(runner, f"{schema}.activedb_version", "SELECT", "to see that nothing is to migrate"),
+    ]
+
+
+def role_statements(*, schema: str, owner: str, runner: str) -> str:
+    """Statements that make both roles with the rights they need; may be run again.
+
+    Raises
+    ------
+    ConfigurationError
+        If a name has other characters than letters, digits, ``_`` and ``-``, or both roles are
+        one.
+    """
+    for name in (schema, owner, runner):
+        if not _NAME.fullmatch(name):
+            raise ConfigurationError(
+                f"{name!r} is no name for a role or schema here: take at most 63 letters, digits, "
+                f"_ and -, a letter or _ first"
+            )
+    if owner == runner:
+        raise ConfigurationError(
+            f"owner and runner are both {owner}: a role that owns the tables can also drop them, "
+            f"so give them two names"
+        )
+    return _STATEMENTS.format(
+        owner=quoted(owner),
+        runner=quoted(runner),
+        schema=quoted(schema),
+        owner_text=literal(owner),
+        runner_text=literal(runner),
+        schema_text=literal(schema),
+        schema_name_text=literal(quoted(schema)),
+        version_text=literal(f"{quoted(schema)}.activedb_version"),
+        rows=", ".join(_ROWS),
+    )
+
+
+def missing_rights(connection: Connection) -> list[tuple[str, str]]:
+    """Which rights on which of activedb's tables a connection's role lacks to run rules.
+
+    One round trip. Tables that are not there count as such that it has no right on.
+    """
+    asked = {"tables": sorted(system.tables), "rights": list(_ROWS)}
+    return [(str(table), str(right)) for table, right in connection.execute(_MISSING, asked)]

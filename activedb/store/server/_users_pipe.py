@@ -1,0 +1,101 @@
+"""The pipe by which the kernel tells that a user of an embedded server has ended (`_watcher`)."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from activedb.store.server._filelock import FileLock
+
+if TYPE_CHECKING:
+    from activedb.store.server._account import Account
+
+__all__ = ["UsersPipe"]
+
+_PROGRAM = Path(__file__).with_name("_watcher.py")
+_START_S_MAX = 120
+_NOT_WATCHED = "the embedded server in %s is not watched: %s"
+_open_pipes: set[UsersPipe] = set()
+
+logger = logging.getLogger("activedb.store")
+
+
+class UsersPipe:
+    """The writing end that one use of a server has; open from `open_in` to `close`."""
+
+    def __init__(self, fd: int):
+        self._fd: int | None = fd
+        _open_pipes.add(self)
+
+    @classmethod
+    def open_in(cls, home: Path, account: Account, programs: Path) -> UsersPipe | None:
+        """Open the pipe of a server, and have it watched. REQUIRES: the start lock.
+
+        None if there is no pipe. If the watcher does not start, the log says so; then a server
+        whose last user is killed goes on until another user ends.
+        """
+        path = home / "users.pipe"
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.mkfifo(path, 0o600)
+            # For reading, too, as opening it for writing alone waits for a reader.
+            fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+            if not stat.S_ISFIFO(os.fstat(fd).st_mode):
+                os.close(fd)
+                raise OSError(f"{path} is no pipe")
+        except OSError as error:
+            logger.info(_NOT_WATCHED, home, error)
+            return None
+        pipe = cls(fd)
+        try:
+            _watch(home, account, programs, fd)
+        except (OSError, subprocess.SubprocessError) as error:
+            logger.info(_NOT_WATCHED, home, error)
+        return pipe  # the watcher of a later user hears of this one's end, too
+
+    def close(self) -> None:
+        """Close it; safe to call again."""
+        _open_pipes.discard(self)
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)
+
+
+def _watch(home: Path, account: Account, programs: Path, fd: int) -> None:
+    """Start a watcher, unless there is one."""
+    lock = FileLock(home / "watcher.lock")
+    try:
+        if lock.try_exclusive():
+            switched = (str(account.uid), str(account.gid)) if account.switch else ("", "")
+            subprocess.run(  # noqa: S603 - no shell, and a program of our own
+                [
+                    *(sys.executable, "-I", "-S", str(_PROGRAM), str(home), str(programs)),
+                    *(*switched, str(lock.fd), str(fd)),
+                ],
+                cwd="/",
+                env={"PATH": os.defpath},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                timeout=_START_S_MAX,
+                start_new_session=True,
+                pass_fds=(lock.fd, fd),
+                check=True,
+            )
+    finally:
+        lock.hand_over()
+
+
+def _close_inherited() -> None:
+    """Close every pipe in a forked child, which does not count as a user."""
+    for pipe in list(_open_pipes):
+        pipe.close()
+
+
+os.register_at_fork(after_in_child=_close_inherited)

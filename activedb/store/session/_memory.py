@@ -1,0 +1,311 @@
+"""The memory twin: committed rows in an in-memory SQLite database of this process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC
+from threading import get_ident
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import (
+    Connection,
+    DateTime,
+    Dialect,
+    MetaData,
+    create_engine,
+    event,
+    func,
+    select,
+)
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.pool import StaticPool
+
+from activedb.errors import ConfigurationError, SelfDeadlock
+from activedb.store.replication import Slot
+from activedb.store.session._latch import Latch
+from activedb.store.session._lease import NoLease
+from activedb.store.session._ownership import NoOwnership
+from activedb.store.session._plain_use import PlainUse
+from activedb.store.session._server_waits import Backend
+from activedb.store.session._store import Store
+from activedb.store.session._wakeups import Hints
+from activedb.store.sql import Key, TableSpec
+from activedb.store.system import system
+
+__all__ = ["MemoryStore"]
+
+
+_LOOK_EVERY_S = 0.1  # whether the turn that is waited for can ever come
+_CLOSE_S_MAX = 5.0
+
+
+class MemoryStore(Store):
+    """Same statements, same constraints, nothing durable.
+
+    All sessions share one SQLite connection, so a session that has begun to write keeps the
+    turn until it ends.
+    """
+
+    schema = "main"
+    has_arrays = False
+    is_shared = False
+    ownership = NoOwnership()
+
+    def __init__(self, metadata: MetaData):
+        engine = create_engine(
+            "sqlite://",
+            poolclass=StaticPool,
+            connect_args={"check_same_thread": False, "isolation_level": None},
+            hide_parameters=True,
+        )
+        engine.dialect.colspecs = {**engine.dialect.colspecs, DateTime: _Instant}
+        super().__init__(engine, metadata)
+        self.lease = NoLease()
+        self._turn = threading.Lock()
+        self._kept: PlainUse | None = None  # the block of `connection` that has the turn
+        self._turns: WeakKeyDictionary[Connection, _Turn] = WeakKeyDictionary()
+        self._numbers: dict[str, int] = {}
+        # One for all flat transactions, whose turns keep them apart: opening one takes longer than
+        # a small transaction.
+        self._flat = engine.connect()
+        _driver(self._flat).execute("PRAGMA foreign_keys = ON")
+
+    def close(self) -> None:
+        # SQLite must not be closed under a statement of another thread. Who keeps the turn for
+        # longer than this has a transaction open, and its connection lives as long as that.
+        if self._turn.acquire(timeout=_CLOSE_S_MAX):
+            try:
+                self._flat.close()
+                super().close()
+            finally:
+                self._turn.release()
+
+    def migrate(self) -> None:
+        with self.short() as connection:
+            system.create_all(connection)
+
+    @contextmanager
+    def short(self) -> Iterator[Connection]:
+        turn = self.latch()
+        with turn, self.engine.connect() as connection:
+            self.begin_writing(connection, turn)
+            try:
+                yield connection
+                self.commit(connection, lazily=False)
+            finally:
+                self._roll_back(connection)
+                turn.writing = False
+
+    def hints(self) -> Hints:
+        raise ConfigurationError(
+            "memory:// belongs to one process, which runs its rules itself: no other one can see "
+            "or share them. Workers need a Postgres: set ACTIVEDB_URL, or leave the URL out for "
+            "the embedded one"
+        )
+
+    def give_hint(self, connection: Connection) -> None:
+        """Do nothing: no other process listens."""
+
+    def slot(self, name: str) -> Slot:
+        raise ConfigurationError(
+            "memory:// belongs to one process: nobody else can change its rows, so there is "
+            "nothing to follow. Changes by others are followed on a Postgres: set ACTIVEDB_URL, or "
+            "leave the URL out for the embedded one"
+        )
+
+    def latch(self) -> _Turn:
+        return _Turn(self)
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection]:
+        """A connection for the users' own SQL; it has the turn from its first statement on."""
+        with self.engine.connect() as connection:
+            turn, thread = self.latch(), get_ident()
+            self._turns[connection] = turn
+
+            def begin(connection: Connection) -> None:
+                with turn:
+                    turn.writing = True
+                    if get_ident() == thread:  # else another one may end the block
+                        self._kept = PlainUse(connection, self.interrupt, keeps_all_out=True)
+                    _driver(connection).execute("BEGIN")
+
+            event.listen(connection, "begin", begin)
+            try:
+                yield connection
+            finally:
+                with turn:
+                    connection.close()
+                    turn.writing = False
+                    self._kept = None
+
+    def plain_uses(self) -> list[PlainUse]:
+        kept = self._kept
+        return [] if kept is None else [kept]
+
+    def check_same_database(self, connection: Connection) -> None:
+        raise ConfigurationError(
+            "memory:// has connections of its own: hand over one of `with db.connection() as …`"
+        )
+
+    def latch_of(self, connection: Connection) -> Latch:
+        return self._turns[connection]
+
+    def acquire(self) -> Connection:
+        return self._flat
+
+    def begin_writing(self, connection: Connection, latch: Latch) -> None:
+        assert isinstance(latch, _Turn)
+        if not latch.writing:
+            latch.writing = True
+            _driver(connection).execute("BEGIN")
+
+    def commit(self, connection: Connection, *, lazily: bool) -> None:
+        driver = _driver(connection)
+        if driver.in_transaction:
+            driver.execute("COMMIT")
+
+    @contextmanager
+    def reader(self) -> Iterator[None]:
+        """No connection: there is only one."""
+        yield None
+
+    def number_of(self, connection: Connection, *, is_ours: bool = True) -> str:
+        """Nothing to ask: the connection cannot be lost."""
+        return ""
+
+    def named(self, connection: Connection, number: str) -> str:
+        """The number: there is one life."""
+        return number
+
+    def outcome(self, number: str) -> bool | None:
+        """It has: the connection cannot be lost."""
+        return True
+
+    def interrupt(self, driver_connection: Any) -> None:
+        driver_connection.interrupt()
+
+    def cut(self, driver_connection: Any) -> None:
+        """Nothing: there is no wire, and what runs has been interrupted."""
+
+    def backends(self) -> list[Backend]:
+        """No server, no processes."""
+        return []
+
+    def backend_of(self, connection: Connection) -> int | None:
+        """No server, no process."""
+        return None
+
+    def release(self, connection: Connection, latch: Latch) -> None:
+        assert isinstance(latch, _Turn)
+        if latch.writing:
+            self._roll_back(connection)
+            latch.writing = False
+        if connection.in_transaction():  # to SQLAlchemy, which has seen some statements
+            connection.rollback()
+
+    def lock_table(self, connection: Connection, spec: TableSpec) -> None:
+        """Nothing to do: there is no other process."""
+
+    def guard(
+        self,
+        connection: Connection,
+        spec: TableSpec,
+        keys: Sequence[Key] | None,
+        *,
+        exclusive: bool,
+    ) -> None:
+        """Nothing to do: there is no other process."""
+
+    def suspect(self) -> None:
+        """Nothing to suspect: the connection cannot be lost."""
+
+    def next_key(self, connection: Connection, spec: TableSpec) -> int:
+        assert spec.generated is not None
+        if spec.name not in self._numbers:
+            highest = connection.scalar(select(func.max(spec.table.c[spec.generated])))
+            self._numbers[spec.name] = highest or 0
+        self._numbers[spec.name] += 1
+        return self._numbers[spec.name]
+
+    def _roll_back(self, connection: Connection) -> None:
+        driver = _driver(connection)
+        if driver.in_transaction:
+            driver.execute("ROLLBACK")
+
+
+class _Instant(sqlite.DATETIME):
+    """A timestamp that keeps its instant: SQLite has no time zones, so UTC is stored."""
+
+    def bind_processor(self, dialect: Dialect) -> Any:
+        store: Any = super().bind_processor(dialect)
+        if not self.timezone:
+            return store
+        return lambda value: store(None if value is None else value.astimezone(UTC))
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Any:
+        load: Any = super().result_processor(dialect, coltype)
+        if not self.timezone:
+            return load
+        return lambda value: None if value is None else load(value).replace(tzinfo=UTC)
+
+
+def _driver(connection: Connection) -> Any:
+    return connection.connection.driver_connection
+
+
+class _Turn:
+    """A session's turn on the one connection; kept between uses once it has begun to write."""
+
+    def __init__(self, store: MemoryStore):
+        self._store = store
+        self._threads = threading.RLock()
+        self._depth = 0
+        self.writing = False
+
+    def acquire(self, blocking: bool = True) -> bool:
+        if not self._threads.acquire(blocking):
+            return False
+        if self._depth == 0 and not self.writing:
+            is_ours = False
+            try:
+                is_ours = self._store._turn.acquire(False) or (blocking and self._waited())
+            finally:  # an interrupt may end the wait
+                if not is_ours:
+                    self._threads.release()
+            if not is_ours:
+                return False
+        self._depth += 1
+        return True
+
+    def _waited(self) -> bool:
+        here = get_ident()
+        while True:
+            kept = self._store._kept
+            if kept is not None and kept.thread == here:
+                raise SelfDeadlock(
+                    "memory:// has one connection, and a block of db.connection() on this same "
+                    "thread keeps it from its first statement on: it would be waited for for "
+                    "ever; end that block first, or hand its connection over, "
+                    "db.transaction(connection=…)"
+                )
+            never = None if kept is None else kept.why_never(here)
+            if never is not None:
+                raise never
+            if self._store._turn.acquire(timeout=_LOOK_EVERY_S):
+                return True
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        self._depth -= 1
+        if self._depth == 0 and not self.writing:
+            self._store._turn.release()
+        self._threads.release()

@@ -1,0 +1,346 @@
+"""Owning a table: one process keeps all its rows in memory, and no other may use it.
+
+Who uses a table has an advisory lock on it, shared, for as long as its database object is open;
+who owns it has that lock exclusive. The locks are those of one connection, which is used for
+nothing else. If an owner's is lost others may come in. So each new owner, and each new user, of a
+table that has been owned writes a new epoch, and a commit that touched an owned table makes sure
+that the epoch is still its own, and stays so until it has ended.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import TypeVar
+
+from sqlalchemy import (
+    Connection,
+    Engine,
+    bindparam,
+    func,
+    select,
+    text,
+    update,
+)
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from activedb.errors import DefinitionError, TableOwned
+from activedb.store.server import PatientLatch, translated
+from activedb.store.session._owned import OwnedTable
+from activedb.store.sql import TableSpec, guard_number
+from activedb.store.system import owned_tables
+
+__all__ = ["NoOwnership", "Ownership"]
+
+T = TypeVar("T")
+
+_USE = text("SELECT pg_try_advisory_lock_shared(:number)")
+_USE_NO_MORE = text("SELECT pg_advisory_unlock_shared(:number)")
+_USE_NOTHING = text("SELECT pg_advisory_unlock_all()")
+_OWN = text("SELECT pg_try_advisory_lock(:number)")
+_OWN_NO_MORE = text("SELECT pg_advisory_unlock(:number)")
+_NAME = text(
+    """
+    SELECT n.nspname || '.' || c.relname
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.oid = to_regclass(:name)
+    """
+)
+_EPOCH = select(owned_tables.c.epoch).where(owned_tables.c.name == bindparam("name"))
+_NEW_EPOCH = (
+    update(owned_tables)
+    .where(owned_tables.c.name == bindparam("known_as"))
+    .values(epoch=owned_tables.c.epoch + 1)
+)
+# Locked, so that whoever writes a new epoch waits for the end of this transaction.
+_EPOCHS = (
+    select(owned_tables.c.name, owned_tables.c.epoch)
+    .where(owned_tables.c.name.in_(bindparam("names", expanding=True)))
+    .order_by(owned_tables.c.name)
+    .with_for_update(read=True)
+)
+# What the server does to rows by itself, so that no memory of a client's can know them.
+_BY_ITSELF = text(
+    """
+    SELECT
+        EXISTS (
+            SELECT FROM pg_trigger
+            WHERE tgrelid = c.oid AND NOT tgisinternal AND tgname !~ '^activedb_mark_'
+        ) AS triggers,
+        EXISTS (
+            SELECT FROM pg_constraint
+            WHERE conrelid = c.oid AND contype = 'f'
+              AND (confupdtype IN ('c', 'n', 'd') OR confdeltype IN ('c', 'n', 'd'))
+        ) AS "foreign keys with an action",
+        c.relrowsecurity AS "row security",
+        c.relhasrules OR c.relhassubclass AS "rules or partitions"
+    FROM pg_class c WHERE c.oid = to_regclass(:name)
+    """
+)
+
+
+class Ownership:
+    """Which tables this process uses, which it owns, and the locks that say so to others.
+
+    Parameters
+    ----------
+    locks : sqlalchemy.Engine
+        For the one connection with the locks; each of its statements commits by itself.
+    short : sqlalchemy.Engine
+        For short transactions, which load rows.
+    schema : str
+        Schema in which unqualified tables lie.
+
+    Latch: ``_latch``, held while the server is asked, with nothing else taken under it.
+    """
+
+    def __init__(self, locks: Engine, short: Engine, schema: str):
+        self._locks = locks
+        self._short = short
+        self._schema = schema
+        self._latch = PatientLatch()
+        self._connection: Connection | None = None
+        self._names: dict[TableSpec, str] = {}
+        self._used: set[TableSpec] = set()
+        self._owned: dict[TableSpec, OwnedTable] = {}
+
+    def touch(self, spec: TableSpec, *, loads: bool = True) -> OwnedTable | None:
+        """Use a table, which others are told once; its rows, loaded, if it is owned, else None.
+
+        O(1) but for the first call and for rows in doubt.
+
+        Parameters
+        ----------
+        loads : bool
+            Whether its rows are going to be looked at.
+
+        Raises
+        ------
+        TableOwned
+            If another process owns it, or has used one that was owned here.
+        """
+        if spec not in self._used:  # without the latch: each read comes here
+            self._begin_to_use(spec)
+        owned = self._owned.get(spec)
+        if loads and owned is not None and not owned.is_loaded:
+            self._load(owned)
+        return owned
+
+    def owned(self, spec: TableSpec) -> OwnedTable | None:
+        """The rows of a table that this process owns, loaded or not; of others None. O(1)."""
+        return self._owned.get(spec)
+
+    def name_of(self, spec: TableSpec) -> str:
+        """Name of a table with its schema, the same in every process once it has been used."""
+        return self._names.get(spec) or f"{spec.table.schema or self._schema}.{spec.table.name}"
+
+    def suspect(self) -> None:
+        """A connection was lost: the one with the locks may be, too, so they are asked for anew."""
+        self._used.clear()
+
+    def own(self, spec: TableSpec, *, loads: bool = True) -> None:
+        """Keep a table's rows in memory, and every other process from the table. O(rows).
+
+        Parameters
+        ----------
+        loads : bool
+            Whether to read the rows at once, or when somebody looks at one.
+
+        Raises
+        ------
+        TableOwned
+            If another process owns or uses it.
+        DefinitionError
+            If the server itself changes rows of it.
+        """
+        with self._latch:
+            owned = self._ask(f"own table {spec.name}", lambda c: self._own(c, spec))
+            self._used.add(spec)
+            self._owned[spec] = owned
+        if loads:
+            self._load(owned)
+
+    def check(self, connection: Connection, touched: Iterable[OwnedTable]) -> None:
+        """Make sure, until the transaction on `connection` ends, that the tables are still ours.
+
+        Raises
+        ------
+        TableOwned
+            If another process has come in since, because the connection with our lock was lost.
+        """
+        expected = {self.name_of(owned.spec): owned for owned in touched}
+        found = {row.name: row.epoch for row in connection.execute(_EPOCHS, {"names": [*expected]})}
+        for name, owned in expected.items():
+            if found.get(name) != owned.epoch:
+                self.suspect()
+                raise self._lost(owned)
+
+    def close(self) -> None:
+        """Give up every lock."""
+        with self._latch:
+            if self._connection is not None:
+                with suppress(SQLAlchemyError):  # lost, and the locks with it
+                    self._connection.execute(_USE_NOTHING)
+                self._connection.close()
+                self._connection = None
+            self._used.clear()
+            self._owned.clear()
+            self._locks.dispose()
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _begin_to_use(self, spec: TableSpec) -> None:
+        with self._latch:
+            if spec not in self._used:
+                self._ask(f"use table {spec.name}", lambda c: self._use(c, spec))
+                self._used.add(spec)
+
+    def _load(self, owned: OwnedTable) -> None:
+        with translated(f"load table {owned.spec.name}"), self._short.begin() as connection:
+            owned.load(connection)
+
+    # -- inside; REQUIRES: the latch --------------------------------------------------------
+
+    def _use(self, connection: Connection, spec: TableSpec) -> None:
+        name = self._find_name(connection, spec)
+        number = {"number": guard_number(f"owner of {name}")}
+        owned = self._owned.get(spec)
+        if not connection.scalar(_USE if owned is None else _OWN, number):
+            if owned is not None:
+                raise self._lost(owned)
+            raise self._refusal(connection, spec)
+        if owned is None:
+            # Whoever owned it, and does not know yet that the lock is lost, finds this.
+            connection.execute(_NEW_EPOCH, {"known_as": name})
+        elif connection.scalar(_EPOCH, {"name": name}) != owned.epoch:
+            connection.execute(_OWN_NO_MORE, number)
+            raise self._lost(owned)
+
+    def _own(self, connection: Connection, spec: TableSpec) -> OwnedTable:
+        name = self._find_name(connection, spec, owning=True)
+        self._check_left_alone(connection, spec)
+        number = {"number": guard_number(f"owner of {name}")}
+        if spec in self._used and spec not in self._owned:
+            connection.execute(_USE_NO_MORE, number)
+        self._used.discard(spec)
+        if not connection.scalar(_OWN, number):
+            raise self._refusal(connection, spec)
+        values = {
+            "name": name,
+            "epoch": 1,
+            "owner": f"process {os.getpid()} on {socket.gethostname()}"[:200],
+        }
+        taken = insert(owned_tables).values(values)
+        taken = taken.on_conflict_do_update(
+            index_elements=[owned_tables.c.name],
+            set_={
+                "epoch": owned_tables.c.epoch + 1,
+                "owner": taken.excluded.owner,
+                "owned_since": func.now(),
+            },
+        )
+        try:
+            epoch = connection.scalar(taken.returning(owned_tables.c.epoch))
+        except DBAPIError as error:
+            if not error.connection_invalidated:
+                connection.execute(_OWN_NO_MORE, number)
+            raise
+        return OwnedTable(spec, int(epoch or 0))
+
+    def _ask(self, doing: str, question: Callable[[Connection], T]) -> T:
+        """Ask on the connection with the locks; once more, if it turns out to be lost."""
+        with translated(doing):
+            if self._connection is not None:
+                try:
+                    return self._asked(self._connection, question)
+                except DBAPIError as error:
+                    if not error.connection_invalidated:
+                        raise
+            self._connection = self._locks.connect()
+            return self._asked(self._connection, question)
+
+    def _asked(self, connection: Connection, question: Callable[[Connection], T]) -> T:
+        try:
+            return question(connection)
+        except DBAPIError as error:
+            if error.connection_invalidated:  # and all locks with it
+                self._connection = None
+                self._used.clear()
+                connection.close()
+            raise
+
+    def _find_name(self, connection: Connection, spec: TableSpec, *, owning: bool = False) -> str:
+        """The table's name with its schema, as the server finds it.
+
+        Raises
+        ------
+        DefinitionError
+            If two declarations stand for one table that is owned: only one has the memory.
+        """
+        if spec not in self._names:
+            found = connection.scalar(_NAME, {"name": _quoted(connection, spec)})
+            if found is None:
+                return self.name_of(spec)  # there is no such table yet
+            self._names[spec] = str(found)
+        name = self._names[spec]
+        rivals = {*self._owned, *(self._used if owning else ())} - {spec}
+        if any(self._names.get(other) == name for other in rivals):
+            raise DefinitionError(
+                f"table {name} is declared twice here, and an owned table can have one "
+                f"declaration only: use one and the same Table object"
+            )
+        return name
+
+    def _check_left_alone(self, connection: Connection, spec: TableSpec) -> None:
+        found = connection.execute(_BY_ITSELF, {"name": _quoted(connection, spec)}).mappings()
+        reasons = [reason for row in found for reason, is_so in row.items() if is_so]
+        if reasons:
+            raise DefinitionError(
+                f"table {spec.name} cannot be owned: it has {' and '.join(reasons)}, so the "
+                f"server may change or hide rows without this process; use it as it is"
+            )
+
+    def _lost(self, owned: OwnedTable) -> TableOwned:
+        self._owned.pop(owned.spec, None)
+        return TableOwned(
+            f"table {owned.spec.name} has had another owner or user since this process lost its "
+            f"connection; what is in memory is of no use any more: own() it again"
+        )
+
+    def _refusal(self, connection: Connection, spec: TableSpec) -> TableOwned:
+        owner = connection.scalar(
+            select(owned_tables.c.owner).where(owned_tables.c.name == self.name_of(spec))
+        )
+        last = f"; its last owner was {owner}" if owner else ""
+        return TableOwned(
+            f"table {spec.name} is kept by one process alone, or used by another{last}. Close the "
+            f"other one, or let it do this work"
+        )
+
+
+class NoOwnership:
+    """The same where no other process can use a table, and all rows are in memory anyway."""
+
+    def touch(self, spec: TableSpec, *, loads: bool = True) -> OwnedTable | None:
+        """None: rows are read where they are."""
+
+    def owned(self, spec: TableSpec) -> OwnedTable | None:
+        """None: no rows are kept twice."""
+
+    def name_of(self, spec: TableSpec) -> str:
+        """The table's name, which nobody else needs to know."""
+        return spec.name
+
+    def own(self, spec: TableSpec, *, loads: bool = True) -> None:
+        """Nothing to do: there is nobody to keep out."""
+
+    def check(self, connection: Connection, touched: Iterable[OwnedTable]) -> None:
+        """Nothing to check: there can be no other owner."""
+
+
+def _quoted(connection: Connection, spec: TableSpec) -> str:
+    name = connection.dialect.identifier_preparer.format_table(spec.table)
+    return name.replace("%%", "%")  # doubled for a statement, and this is a value

@@ -1,0 +1,340 @@
+"""Committed rows in Postgres, through SQLAlchemy and psycopg 3."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import psycopg
+from sqlalchemy import URL, Connection, Engine, MetaData, func, select, text
+from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.schema import CreateSchema, DropSchema
+
+from activedb.config import Settings, mask_url
+from activedb.errors import ConfigurationError, InvalidURL, ServerUnreachable
+from activedb.store.replication import Slot, say_raised
+from activedb.store.server import (
+    NOTIFY,
+    OUTCOMES,
+    PREPARE_THRESHOLD,
+    EmbeddedServer,
+    KeptConnections,
+    PatientLatch,
+    _migrations,
+    at_least,
+    await_server,
+    backend_of,
+    check_essential,
+    cut,
+    engine_for,
+    missing_functions,
+    track_sockets,
+    translated,
+)
+from activedb.store.server import _in_doubt_commits as _outcome
+from activedb.store.session._latch import Latch
+from activedb.store.session._lease import Lease
+from activedb.store.session._ownership import Ownership
+from activedb.store.session._plain_use import PlainUse, PlainUses
+from activedb.store.session._server_waits import Backend, backends
+from activedb.store.session._store import Store
+from activedb.store.session._wakeups import Hints, give_hint
+from activedb.store.sql import (
+    GUARD_ABSENT,
+    GUARD_TABLE,
+    GUARD_TO_INSERT,
+    Key,
+    TableSpec,
+    guard_number,
+)
+
+__all__ = ["PostgresStore"]
+
+_SERVER_VERSION_MIN = 150_000
+_CANCEL_S_MAX = 1.0
+_OUTCOME_S_MIN = 1.0  # to ask what became of a commit, though the time limit is over
+_IDENTITY = text("SELECT pg_postmaster_start_time(), current_database(), current_schema()")
+
+
+class PostgresStore(Store):
+    """Any PostgreSQL 15 or newer.
+
+    Parameters
+    ----------
+    url : sqlalchemy.URL
+    metadata : sqlalchemy.MetaData
+    settings : Settings
+    beneath : EmbeddedServer, optional
+        The embedded server to close with this store.
+    fresh : bool
+        Drop ``settings.db_schema`` with all that is in it first.
+
+    Raises
+    ------
+    ServerUnreachable
+        If no server answers, or it refuses the login.
+    InvalidURL
+        If the URL has an option that there is none of.
+    ConfigurationError
+        If the server is too old.
+    """
+
+    has_arrays = True
+    is_shared = True
+    ownership: Ownership
+    lease: Lease
+
+    def __init__(
+        self,
+        url: URL,
+        metadata: MetaData,
+        settings: Settings,
+        *,
+        beneath: EmbeddedServer | None = None,
+        fresh: bool = False,
+    ):
+        # Locked reads want the newest rows, whatever a role's default is, and the connection that
+        # says which tables this process uses is idle for ever.
+        session = {
+            "default_transaction_isolation": "read committed",
+            "idle_session_timeout": "0",
+            "lock_timeout": str(settings.lock_timeout_ms),
+            "timezone": "UTC",
+        }
+        if settings.db_schema is not None:
+            session["search_path"] = settings.db_schema
+        # Tables grow by the hour; a generic plan made while one was empty would scan it whole.
+        other = {**session, "plan_cache_mode": "force_custom_plan"}
+
+        def engine_of(
+            connections: int, more: int, asked: Mapping[str, str] = other, **options: Any
+        ) -> Engine:
+            engine = engine_for(url, asked, pool_size=connections, max_overflow=more, **options)
+            _outcome.ping_if_idle(engine)
+            track_sockets(engine)
+            return engine
+
+        kept = settings.threads + 2
+        flat = {"prepare_threshold": PREPARE_THRESHOLD}
+        engine = engine_of(
+            kept, settings.threads + 8, session, connect_args=flat, needs_sessions=True
+        )
+        self._flat = KeptConnections(engine, kept)
+        self._users = engine_of(kept, settings.threads + 8)
+        self._plain = PlainUses(self._users, self.interrupt)
+        # Short transactions have connections of their own: a hierarchy may need one while it
+        # keeps its own, and would wait for itself if all were taken.
+        self._short = engine_of(2, settings.threads)
+        readers = engine_of(settings.threads, 0, isolation_level="AUTOCOMMIT", pool_timeout=0)
+        self._readers = KeptConnections(readers, settings.threads, prepares=False)
+        super().__init__(engine, metadata)
+        self._beneath = beneath
+        self._patience_s = settings.lock_timeout_ms / 1_000
+        try:
+            with _first_connection(engine, url, settings.wait_s) as connection:
+                self._missing = missing_functions(connection)
+                self.tells_outcomes = OUTCOMES.isdisjoint(self._missing)
+                check_essential(self._missing)
+                version = connection.scalar(text("SHOW server_version_num"))
+                if settings.db_schema is not None:
+                    _make_schema(connection, settings.db_schema, fresh=fresh)
+                self.schema = connection.scalar(select(func.current_schema())) or "public"
+        except ConfigurationError:
+            engine.dispose()
+            raise
+        except DBAPIError as error:
+            engine.dispose()
+            reason = " ".join(str(error.orig).split())
+            if getattr(error.orig, "sqlstate", None) is None and "connection option" in reason:
+                raise InvalidURL(
+                    f"cannot use the URL {mask_url(str(url))}: {reason}; options behind the ? are "
+                    f"those of libpq, such as sslmode=verify-full"
+                ) from error
+            if not isinstance(error, OperationalError):
+                raise ConfigurationError(
+                    f"cannot use schema {settings.db_schema} at {mask_url(str(url))}: {reason}; "
+                    f"give the role the right, or have the schema made for it"
+                ) from error
+            raise ServerUnreachable(
+                f"no Postgres answers at {mask_url(str(url))}: {reason}; check ACTIVEDB_URL, or "
+                f"leave it out to use the embedded server"
+            ) from error
+        if int(version or 0) < _SERVER_VERSION_MIN:
+            engine.dispose()
+            raise ConfigurationError(
+                f"the server at {mask_url(str(url))} is PostgreSQL {version}; 15 or newer is needed"
+            )
+        # One connection for the locks on tables, one for the lease, one to listen for firings:
+        # each is kept for as long as it is in use, and idle for nearly all of that. And one for
+        # each slot that is followed.
+        self._idle = engine_of(3, 8, isolation_level="AUTOCOMMIT")
+        self.ownership = Ownership(self._idle, self._short, self.schema)
+        self.lease = Lease(self._idle)
+
+    def close(self) -> None:
+        self._flat.close()
+        super().close()
+        self._users.dispose()
+        self._short.dispose()
+        self._readers.close()
+        self.lease.close()
+        self.ownership.close()
+        if self._beneath is not None:
+            self._beneath.close()
+
+    def migrate(self) -> None:
+        _migrations.upgrade(self.engine)
+
+    @contextmanager
+    def short(self) -> Iterator[Connection]:
+        with self._short.begin() as connection:
+            yield connection
+
+    def hints(self) -> Hints:
+        return Hints(self._idle, self.schema)
+
+    def give_hint(self, connection: Connection) -> None:
+        if NOTIFY.isdisjoint(self._missing):
+            give_hint(connection, self.schema)
+
+    def slot(self, name: str) -> Slot:
+        return Slot(self._idle, self.short, self.schema, name, self._patience_s)
+
+    def latch(self) -> Latch:
+        return PatientLatch()
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection]:
+        with self._users.connect() as connection, self._plain.of(connection):
+            yield connection
+
+    def plain_uses(self) -> list[PlainUse]:
+        return self._plain.now()
+
+    def check_same_database(self, connection: Connection) -> None:
+        if connection.engine is self._users:
+            return
+        with translated("look at the connection"), self.short() as mine:
+            if connection.dialect.name != "postgresql" or (
+                connection.execute(_IDENTITY).one() != mine.execute(_IDENTITY).one()
+            ):
+                raise ConfigurationError(
+                    "the connection goes to another database or schema than this database object; "
+                    "hand over one to the same server, database and search path"
+                )
+
+    def latch_of(self, connection: Connection) -> Latch:
+        return PatientLatch()
+
+    def acquire(self) -> Connection:
+        connection = self._flat.take()
+        try:
+            say_raised(connection, self.raised())
+        except BaseException:
+            self._flat.give_back(connection)
+            raise
+        return connection
+
+    def begin_writing(self, connection: Connection, latch: Latch) -> None:
+        """Nothing to do: the transaction began with the first statement."""
+
+    def commit(self, connection: Connection, *, lazily: bool) -> None:
+        if lazily:
+            connection.execute(text("SET LOCAL synchronous_commit = off"))
+        if connection.in_transaction():
+            connection.commit()
+        else:  # SQLAlchemy has not seen any of its statements
+            connection.connection.driver_connection.commit()  # type: ignore[union-attr]
+
+    @contextmanager
+    def reader(self) -> Iterator[Connection | None]:
+        connection = None
+        with translated("open a connection to read on"), suppress(PoolTimeout):
+            connection = self._readers.take()
+        try:
+            yield connection
+        finally:
+            if connection is not None:
+                self._readers.give_back(connection)
+
+    def number_of(self, connection: Connection, *, is_ours: bool = True) -> str:
+        return _outcome.number_of(connection, is_ours=is_ours, missing=self._missing)
+
+    def named(self, connection: Connection, number: str) -> str:
+        return _outcome.named(connection, number, missing=self._missing)
+
+    def outcome(self, number: str) -> bool | None:
+        with at_least(_OUTCOME_S_MIN):
+            return _outcome.outcome(self._short, number, self._patience_s)
+
+    def interrupt(self, driver_connection: Any) -> None:
+        with suppress(psycopg.Error):  # a connection that is lost has nothing left to interrupt
+            driver_connection.cancel_safe(timeout=_CANCEL_S_MAX)
+
+    def cut(self, driver_connection: Any) -> None:
+        cut(driver_connection)
+
+    def backends(self) -> list[Backend]:
+        with translated("look who waits at the server"), self.short() as connection:
+            return backends(connection)
+
+    def backend_of(self, connection: Connection) -> int | None:
+        driver: Any = connection.connection.driver_connection
+        return backend_of(driver)
+
+    def release(self, connection: Connection, latch: Latch) -> None:
+        self._flat.give_back(connection)
+
+    def lock_table(self, connection: Connection, spec: TableSpec) -> None:
+        name = connection.dialect.identifier_preparer.format_table(spec.table)
+        connection.exec_driver_sql(f"LOCK TABLE {name} IN SHARE MODE", {})  # % are doubled already
+
+    def guard(
+        self,
+        connection: Connection,
+        spec: TableSpec,
+        keys: Sequence[Key] | None,
+        *,
+        exclusive: bool,
+    ) -> None:
+        # Not a table lock: that would wait, on the server alone, for scans of this process.
+        table = self.ownership.name_of(spec)
+        if keys is None:
+            connection.execute(GUARD_TABLE, {"table": guard_number(table)})
+        else:
+            numbers = sorted({guard_number(table, key) for key in keys})
+            statement = GUARD_TO_INSERT if exclusive else GUARD_ABSENT
+            connection.execute(statement, {"table": guard_number(table), "keys": numbers})
+
+    def suspect(self) -> None:
+        self._flat.drop()
+        self._readers.drop()
+        self.ownership.suspect()
+
+    def next_key(self, connection: Connection, spec: TableSpec) -> int:
+        name = connection.dialect.identifier_preparer.format_table(spec.table)
+        sequence = func.pg_get_serial_sequence(name.replace("%%", "%"), spec.generated)
+        return int(connection.execute(select(func.nextval(sequence))).scalar_one())
+
+
+@contextmanager
+def _first_connection(engine: Engine, address: URL, wait_s: float | None) -> Iterator[Connection]:
+    """A transaction on the first connection, waited for while the server is starting."""
+    try:
+        connection = engine.connect()
+    except OperationalError:
+        await_server(address, wait_s)
+        connection = engine.connect()
+    with connection, connection.begin():
+        yield connection
+
+
+def _make_schema(connection: Connection, schema: str, *, fresh: bool) -> None:
+    if fresh:
+        connection.execute(DropSchema(schema, cascade=True, if_exists=True))
+    quoted = connection.dialect.identifier_preparer.quote(schema)
+    if connection.scalar(select(func.to_regnamespace(quoted))) is None:
+        # Only if it is missing: this needs a right that who owns the schema may not have.
+        connection.execute(CreateSchema(schema, if_not_exists=True))

@@ -1,0 +1,417 @@
+"""One hierarchy's conversation with the store: locked reads, queries over a sphere, one flush.
+
+The connection beneath, its commit and its errors are in `_flat`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from sqlalchemy import Connection, Executable, Select
+from sqlalchemy import Row as SQLRow
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError, StatementError
+
+from activedb.errors import (
+    ConnectionLost,
+    ConstraintViolation,
+    InvalidRow,
+    SerializationConflict,
+    UnsupportedStatement,
+)
+from activedb.store.flush import Change, Log, naming, write, write_step_by_step
+from activedb.store.replication import raise_here, said_raised
+from activedb.store.server import translated
+from activedb.store.session._by_key import lock_row, rows_by_key
+from activedb.store.session._flat import FlatTransaction
+from activedb.store.session._latch import Latch
+from activedb.store.session._owned import OwnedTable
+from activedb.store.session._savepoints import roll_back_to
+from activedb.store.sql import (
+    Dirty,
+    Key,
+    Row,
+    Sphere,
+    Tables,
+    TableSpec,
+    Unlocked,
+    free_to_insert,
+    guard_number,
+    rows_of,
+    table_guard_number,
+)
+
+if TYPE_CHECKING:
+    from activedb.store.session._store import Store
+
+__all__ = ["Durable", "Session"]
+
+Durable: TypeAlias = Callable[[Connection], None]
+"""Something that must be durable together with a commit; it writes on the connection given."""
+
+
+class Session(FlatTransaction):
+    """The flat transaction of a hierarchy, as rows: reads, queries, guards and a flush."""
+
+    def __init__(self, store: Store, latch: Latch):
+        super().__init__(store, latch)
+        self._flushed: list[Change] = []
+        self._touched: list[OwnedTable] = []
+        self._rewritten: list[TableSpec] = []
+
+    def lock_rows(
+        self, spec: TableSpec, keys: Sequence[Key], *, exclusive: bool, guarding: bool = False
+    ) -> dict[Key, Row | None]:
+        """Committed rows by key, each locked FOR SHARE or FOR UPDATE; None where absent.
+
+        One round trip, none if this process owns the table.
+
+        Parameters
+        ----------
+        guarding : bool
+            Guard the keys, before they are read: an absent row cannot be locked. One round trip
+            more if there are several.
+        """
+        owned = self._owned(spec)
+        if owned is not None:
+            return owned.rows(keys)
+        with self._using(f"read rows of {spec.name}") as connection:
+            if len(keys) == 1:
+                key = keys[0]
+                guard = None
+                if guarding:
+                    name = self._store.ownership.name_of(spec)
+                    guard = table_guard_number(name), guard_number(name, key)
+                numbered = exclusive and self._store.tells_outcomes
+                row, number = lock_row(
+                    connection, spec, key, exclusive=exclusive, numbered=numbered, guard=guard
+                )
+                if number is not None and self._number is None:
+                    self._number = self._store.named(connection, number)
+                return {key: row}
+            if guarding:
+                self._store.guard(connection, spec, keys, exclusive=exclusive)
+            statement = spec.exclusive_select if exclusive else spec.shared_select
+            return {**dict.fromkeys(keys), **rows_by_key(connection, spec, statement, keys)}
+
+    def lock_free_rows(self, spec: TableSpec, keys: Sequence[Key]) -> dict[Key, Row | None]:
+        """As `lock_rows` with `exclusive`, without waiting: keys that others have are left out.
+
+        One round trip, three more if there are such keys, or absent ones.
+        """
+        owned = self._owned(spec)
+        if owned is not None:
+            return owned.rows(keys)
+        with self._using(f"read rows of {spec.name}") as connection:
+            found: dict[Key, Row | None] = {}
+            found |= rows_by_key(connection, spec, spec.free_select, keys)
+            rest = [key for key in keys if key not in found]
+            if rest and self.is_shared:
+                taken = rows_by_key(connection, spec, spec.plain_select, rest)
+                rest = [key for key in rest if key not in taken]
+                rest = free_to_insert(connection, self._store.ownership.name_of(spec), rest)
+                # Those that somebody has inserted since then are found now.
+                found |= rows_by_key(connection, spec, spec.free_select, rest) if rest else {}
+            return {**dict.fromkeys(rest), **found}
+
+    def lock_table(self, spec: TableSpec) -> None:
+        """Keep other processes from writing the table until this transaction ends."""
+        if self._owned(spec, loads=False) is not None:
+            return
+        with self._using(f"lock table {spec.name}") as connection:
+            self._store.lock_table(connection, spec)
+
+    def query(
+        self,
+        statement: Executable,
+        tables: Tables,
+        dirty: Mapping[TableSpec, Dirty],
+        parameters: Mapping[str, Any] | None = None,
+    ) -> list[SQLRow[Any]]:
+        """Rows of a SELECT over the committed state with `dirty` laid over it.
+
+        Parameters
+        ----------
+        tables : Tables
+            The tables met so far, which text may name.
+        dirty : mapping of TableSpec to (key to row or None)
+            All tables that are locked for the statement, with what the sphere wrote to them.
+
+        Raises
+        ------
+        Unlocked
+            If it reads other tables; lock them and call again.
+        UnsupportedStatement, InvalidRow, StoreError
+            The flat transaction is unusable only after an error of the server.
+        """
+        sphere = Sphere(self._store, tables, dirty)
+        with self.reading("run the query") as connection:
+            try:
+                with sphere.laid_over(connection):
+                    return rows_of(connection, statement, parameters)
+            except (Unlocked, UnsupportedStatement) as refused:
+                failure: Exception = refused
+            except DBAPIError:
+                raise
+            except StatementError as error:
+                failure = InvalidRow(f"cannot run the query: {error.orig or error}")
+                failure.__cause__ = error
+            except SQLAlchemyError as error:
+                failure = UnsupportedStatement(f"cannot run the query: {error}")
+                failure.__cause__ = error
+        raise failure
+
+    def value_of(self, default: Callable[[], Any] | Select[Any]) -> Any:
+        """Value of a column's default: what the call returns, or what the server says."""
+        if not isinstance(default, Select):
+            return default()
+        with self._using("compute a default") as connection:
+            return connection.scalar(default)
+
+    def next_key(self, spec: TableSpec) -> int:
+        """Next number for a table whose key the database generates."""
+        with self._using(f"number a row of {spec.name}") as connection:
+            return self._store.next_key(connection, spec)
+
+    def guard(self, spec: TableSpec, keys: Sequence[Key] | None, *, exclusive: bool) -> None:
+        """Lock keys whose rows may be absent against other activedb processes; one round trip.
+
+        Parameters
+        ----------
+        keys : sequence of Key or None
+            None for every key of the table; exclusive then.
+        exclusive : bool
+            To insert them; otherwise to rely on their absence.
+        """
+        if self._owned(spec) is not None:
+            return
+        with self._using(f"guard absent rows of {spec.name}") as connection:
+            self._store.guard(connection, spec, keys, exclusive=exclusive)
+
+    def confirm_absent(self, keys: Mapping[TableSpec, Sequence[Key]]) -> None:
+        """Check at commit that keys read as absent, and not inserted since, are absent still.
+
+        Other activedb processes are kept out by `guard`; this is about everybody else.
+
+        Raises
+        ------
+        SerializationConflict
+            If another process inserted one of them meanwhile.
+        """
+        for spec in keys:
+            found = self.lock_rows(spec, keys[spec], exclusive=False)
+            for key, row in found.items():
+                if row is not None:
+                    raise SerializationConflict(
+                        f"table {spec.name}: another process inserted {key!r} after it was read "
+                        f"as absent; retry the transaction"
+                    )
+
+    def rewrites(self, spec: TableSpec) -> None:
+        """Take note that what is durable with the commit writes rows of a table, beneath this.
+
+        What is in memory of them is read anew after the commit. REQUIRES: the table is locked.
+        """
+        self._rewritten.append(spec)
+
+    def flush(self, changes: Sequence[Change], log: Log, durable: Iterable[Durable] = ()) -> None:
+        """Write a write set and everything that must be durable with it.
+
+        Parameters
+        ----------
+        changes : sequence of Change
+            Written set by set and in key order where that is possible; see `write`.
+        log : sequence of (TableSpec, key, row or None)
+            The steps that led to `changes`, for where it is not.
+
+        Raises
+        ------
+        ConstraintViolation, InvalidRow, SerializationConflict
+            When the server refuses a row.
+        """
+        self._store.trigger("before flush")
+        with self._using("write the rows of a commit", writing=True) as connection:
+            self._about_to_write(connection, changes)
+            self._write(connection, changes, log, lambda: self._store.trigger("inside flush"))
+            for also in durable:
+                with translated("write what must be durable with the commit"):
+                    also(connection)
+
+    def commit(
+        self,
+        changes: Sequence[Change] = (),
+        log: Log = (),
+        durable: Iterable[Durable] = (),
+        *,
+        lazily: bool = False,
+    ) -> None:
+        """Write what is left to write, as `flush` does, commit, and give the connection back.
+
+        A few changes are written and committed in one round trip. If the connection is lost
+        meanwhile, the server is asked on another one what became of the transaction.
+
+        Parameters
+        ----------
+        lazily : bool
+            Do not wait for the disk: right where somebody replays what a server crash may lose.
+
+        Raises
+        ------
+        ConstraintViolation, InvalidRow, SerializationConflict
+            When the server refuses a row.
+        ConnectionLost
+            With `committed` False: nothing was committed. With None: the server cannot say.
+        """
+        with self._latch:
+            try:
+                last: Sequence[Change] = ()
+                if changes and not (
+                    self._flushed or durable or lazily or _depend_on_order(changes)
+                ):
+                    last = changes
+                    self._store.trigger("before flush")
+                elif changes or durable:
+                    self.flush(changes, log, durable)
+                if last or self._connection is not None:
+                    self._commit(last, lazily=lazily)
+            finally:
+                self.close()
+
+    def _commit(self, last: Sequence[Change], *, lazily: bool) -> None:
+        """Commit, with the last changes if there are any that have not been written."""
+        try:
+            with self._using("commit", writing=bool(last)) as connection:
+                is_committed = False
+                if last:
+                    self._about_to_write(connection, last)
+                    is_committed = write(
+                        connection,
+                        last,
+                        self._store.metadata,
+                        lambda: self._store.trigger("inside flush"),
+                        committing=lambda: self._store.trigger("before commit"),
+                    )
+                if not is_committed:
+                    self._store.trigger("before commit")
+                    with naming(connection, "commit", self._flushed):  # deferred constraints
+                        self._store.commit(connection, lazily=lazily)
+        except ConnectionLost as lost:
+            self._settle(lost)
+        self._committed()
+        self._store.trigger("after commit")
+
+    def raises(self, is_raised: bool) -> None:
+        """Nothing: events are raised for all that is written here; see `BorrowedSession`."""
+
+    def _mark(self, connection: Connection) -> None:
+        """Mark what is written with the rules that heard of it, if they were others before."""
+        raised = self._store.raised()
+        if raised != said_raised(connection):
+            raise_here(connection, raised)
+
+    def _about_to_write(self, connection: Connection, changes: Sequence[Change]) -> None:
+        self._flushed.extend(changes)  # from now on, whoever is cut off has to ask
+        self._mark(connection)
+        if self._number is None:
+            self._number = self._store.number_of(connection)
+        if self._touched:
+            with translated("check whose tables they are"):
+                self._store.ownership.check(connection, self._touched)
+
+    def trial(self, changes: Sequence[Change], log: Log) -> None:
+        """Find out whether the server would accept `changes`, and undo them.
+
+        REQUIRES: nothing has been written yet. Raises as `flush` does.
+        """
+        try:
+            with self._using("try the rows of a commit", writing=True) as connection:
+                self._write(connection, changes, log, lambda: None)
+        finally:
+            self.close()
+            self.recover()
+
+    def _write(
+        self,
+        connection: Connection,
+        changes: Sequence[Change],
+        log: Log,
+        inside: Callable[[], object],
+    ) -> None:
+        metadata = self._store.metadata
+        if not _depend_on_order(changes):
+            write(connection, changes, metadata, inside)
+            return
+        try:
+            with self.savepoint():
+                write(connection, changes, metadata, inside)
+        except ConstraintViolation:
+            # Refused, or only in the wrong order?
+            write_step_by_step(connection, changes, log, metadata, inside)
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """Undo on the server what an error inside has done, and go on.
+
+        Savepoints are last in, first out: nothing else may use the session meanwhile that is
+        not part of the block.
+        """
+        with self._using("set a savepoint", writing=True) as connection:
+            connection.exec_driver_sql("SAVEPOINT activedb")
+        flushed = len(self._flushed)
+        try:
+            yield
+        except BaseException:
+            del self._flushed[flushed:]
+            self.recover()
+            with self._using("go back to the savepoint"):
+                roll_back_to(connection, "activedb")
+            raise
+        with self._using("release the savepoint"):
+            connection.exec_driver_sql("RELEASE SAVEPOINT activedb")
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _settle(self, lost: ConnectionLost) -> None:
+        """Return if a transaction whose commit was cut off has committed, else raise."""
+        if self._number is None:
+            if self._flushed:
+                raise lost  # before its first write
+            return  # there was nothing to write
+        committed = self._store.outcome(self._number)
+        if committed:
+            return
+        if committed is None:
+            self._left_unknown()
+            ending = "whether it took place is unknown: look before you try again"
+        else:
+            ending = "nothing was committed; retry the transaction"
+        raise ConnectionLost(f"{lost}; {ending}", committed=committed) from lost
+
+    def _committed(self) -> None:
+        """Let the memory of owned tables have what was committed."""
+        if self._touched:
+            for change in self._flushed:
+                owned = self._store.ownership.owned(change.spec)
+                if owned is not None:
+                    owned.put(change.key, change.new)
+            for spec in self._rewritten:
+                owned = self._store.ownership.owned(spec)
+                if owned is not None:
+                    owned.forget()
+
+    def _left_unknown(self) -> None:
+        for owned in self._touched:
+            owned.forget()
+
+    def _owned(self, spec: TableSpec, *, loads: bool = True) -> OwnedTable | None:
+        """The table's rows if this process owns it; it is touched then, and else used."""
+        owned = self._store.ownership.touch(spec, loads=loads)
+        if owned is not None and owned not in self._touched:
+            self._touched.append(owned)
+        return owned
+
+
+def _depend_on_order(changes: Sequence[Change]) -> bool:
+    """Whether the server may refuse changes in one order and take them in another."""
+    return len(changes) > 1 and any(change.spec.depends_on_order for change in changes)

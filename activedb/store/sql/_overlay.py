@@ -1,0 +1,209 @@
+"""Let a statement see the versions of a sphere: dirty rows laid over the committed ones.
+
+The text that is about to be sent is read, whoever made it; each place that names a table with
+dirty rows is made to name a common table expression (`_shadow`) instead::
+
+    SELECT … FROM people AS p JOIN pay ON …
+    WITH activedb_dirty_1 AS (…), activedb_seen_1 AS (…)
+    SELECT … FROM activedb_seen_1 AS p JOIN pay ON …
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import Connection, Select, Table, TextClause, event
+from sqlalchemy.orm.context import FromStatement
+from sqlalchemy.sql import visitors
+from sqlalchemy.sql.selectable import CompoundSelect, TextualSelect
+
+from activedb.errors import UnsupportedStatement
+from activedb.store.sql._names import Names, Namespace
+from activedb.store.sql._plain_text import PlainText
+from activedb.store.sql._rewriting import Targets, edits_of
+from activedb.store.sql._shadow import Dirty, Shadow, shadow_of
+from activedb.store.sql._sql_text import Understood, understand
+from activedb.store.sql._tables import Tables, TableSpec
+
+__all__ = ["Sphere", "Unlocked", "tables_of"]
+
+_OURS = ("activedb_seen_", "activedb_dirty_")
+
+_known_tables: WeakKeyDictionary[Any, Sequence[Table]] = WeakKeyDictionary()
+
+_laid_over: WeakKeyDictionary[Connection, Sphere | None] = WeakKeyDictionary()
+"""The connections that are listened to, and what lies over the statements of each at the moment.
+
+To listen anew for each query would take a tenth of a small query's time.
+"""
+
+
+class Unlocked(Exception):
+    """A statement reads tables that are not locked for it yet; nothing was sent.
+
+    Attributes
+    ----------
+    tables : list of sqlalchemy.Table
+    """
+
+    def __init__(self, tables: list[Table]):
+        super().__init__(", ".join(str(t.fullname) for t in tables))
+        self.tables = tables
+
+
+def tables_of(statement: Any, store: Namespace, tables: Tables) -> Sequence[Table]:
+    """Tables that a statement is known to read before it is run, each once, in a stable order.
+
+    What it reads besides (text in it, what a mapped class loads) shows as it runs: `Unlocked`.
+
+    Raises
+    ------
+    UnsupportedStatement
+        If it is no SELECT, or text that is not understood or reads unknown tables.
+    """
+    if isinstance(statement, str):
+        raise UnsupportedStatement("query() takes text as sqlalchemy.text(…)")
+    if not isinstance(
+        statement, Select | CompoundSelect | TextClause | TextualSelect | FromStatement
+    ):
+        raise UnsupportedStatement(
+            "query() takes a SELECT: sqlalchemy.select() or text(); use execute() for writes"
+        )
+    if isinstance(statement, TextClause):
+        return _in_order(_tables_of_text(statement, store, tables))
+    known = _known_tables.get(statement)  # programs run the same statement again and again
+    if known is None:
+        known = _in_order(e for e in visitors.iterate(statement) if isinstance(e, Table))
+        _known_tables[statement] = known
+    return known
+
+
+def _tables_of_text(statement: TextClause, store: Namespace, tables: Tables) -> Iterator[Table]:
+    sql = str(statement.compile(dialect=store.engine.dialect))
+    if "__[POSTCOMPILE" in sql:
+        return  # the list of an IN is missing yet
+    plain = PlainText(sql, store.engine.dialect.name)
+    names = Names(store, tables)
+    for reference in understand(plain).references:
+        table = names.table(reference)
+        if table is not None:
+            yield table
+
+
+def _in_order(tables: Iterable[Table]) -> Sequence[Table]:
+    """Each of `tables` once, by name."""
+    found = {table.fullname: table for table in tables}
+    return [found[name] for name in sorted(found)]
+
+
+class Sphere:
+    """What one query sees.
+
+    Parameters
+    ----------
+    store : Namespace
+    tables : Tables
+    dirty : mapping of TableSpec to (key to row or None)
+        The tables that are locked for the query, with what the sphere wrote to them.
+    """
+
+    def __init__(self, store: Namespace, tables: Tables, dirty: Mapping[TableSpec, Dirty]):
+        self._names = Names(store, tables)
+        self._schema = store.schema
+        self._tables = tables
+        self._dirty = dirty
+        in_order = sorted(dirty, key=lambda spec: spec.name)
+        self._numbers = {spec: number for number, spec in enumerate(in_order, start=1)}
+
+    @contextmanager
+    def laid_over(self, connection: Connection) -> Iterator[None]:
+        """Every SELECT sent over the connection inside sees the sphere; nothing else is sent.
+
+        Raises
+        ------
+        Unlocked, UnsupportedStatement
+            From the call that would have sent a statement.
+        """
+        self._names.refuse_views(connection, self._dirty)
+        if connection not in _laid_over:
+            event.listen(connection, "before_cursor_execute", _before, retval=True)
+        is_filled = connection.dialect.name != "postgresql" and any(self._dirty.values())
+        with self._filled(connection) if is_filled else nullcontext():
+            _laid_over[connection] = self
+            try:
+                yield
+            finally:
+                _laid_over[connection] = None
+
+    @contextmanager
+    def _filled(self, connection: Connection) -> Iterator[None]:
+        """The dirty rows are where the shadows look for them."""
+        connection.exec_driver_sql("SAVEPOINT activedb_seen")
+        try:
+            for spec, dirty in self._dirty.items():
+                if dirty:
+                    self._shadow(spec, connection).fill(connection, self._numbers[spec], dirty)
+            yield
+        finally:
+            connection.exec_driver_sql("ROLLBACK TO SAVEPOINT activedb_seen")
+            connection.exec_driver_sql("RELEASE SAVEPOINT activedb_seen")
+
+    def edited(self, connection: Connection, sql: str, parameters: Any) -> tuple[str, Any]:
+        """What to send instead of a statement."""
+        plain = PlainText(sql, connection.dialect.name)
+        understood = understand(plain)
+        targets = self._targets(understood)
+        named = {spec for _, spec in targets if spec is not None}
+        _check(understood, named)
+        seen = [s for s in self._numbers if s in named and (self._dirty[s] or understood.is_whole)]
+        if not seen and not understood.comments and not understood.ctes:
+            return sql, parameters
+        expressions: list[str] = []
+        more: dict[str, Any] = {}
+        for spec in seen:
+            number, dirty = self._numbers[spec], self._dirty[spec]
+            shadow = self._shadow(spec, connection)
+            expressions.append(shadow.seen(number, dirty))
+            more |= shadow.parameters(number, dirty)
+        shadows = {spec: f"activedb_seen_{self._numbers[spec]}" for spec in seen}
+        edits = edits_of(plain, understood, targets, shadows, self._names, expressions)
+        return plain.edited(edits), {**parameters, **more} if more else parameters
+
+    def _targets(self, understood: Understood) -> Targets:
+        found = [(ref, self._names.table(ref)) for ref in understood.references]
+        targets = [(ref, None if t is None else self._tables.spec(t)) for ref, t in found]
+        unlocked = {s.name: s.table for _, s in targets if s is not None and s not in self._dirty}
+        if unlocked:
+            raise Unlocked([unlocked[name] for name in sorted(unlocked)])
+        return targets
+
+    def _shadow(self, spec: TableSpec, connection: Connection) -> Shadow:
+        return shadow_of(spec, connection.dialect, self._schema)
+
+
+def _before(
+    connection: Connection,
+    cursor: Any,
+    sql: str,
+    parameters: Any,
+    context: Any,
+    executemany: bool,
+) -> tuple[str, Any]:
+    """What to send instead of a statement; SQLAlchemy calls it before it sends one."""
+    sphere = _laid_over.get(connection)
+    return (sql, parameters) if sphere is None else sphere.edited(connection, sql, parameters)
+
+
+def _check(understood: Understood, named: Iterable[TableSpec]) -> None:
+    known = {str(c.name) for spec in named for c in spec.table.columns}
+    for name in understood.hidden_columns - known:
+        raise UnsupportedStatement(
+            f"the statement reads the system column {name}, which uncommitted rows do not have; "
+            f"use the primary key"
+        )
+    for name in understood.ctes:
+        if name.startswith(_OURS):
+            raise UnsupportedStatement(f"names like {name} are kept for activedb; use another")

@@ -1,0 +1,361 @@
+"""What the text of a SELECT reads, and where it says so.
+
+Every statement is judged by the text that would be sent: one built with SQLAlchemy, one that a
+mapped class makes, one written by hand. Whatever is not understood here is refused, so nothing
+runs whose tables are not known::
+
+    text ──► PlainText (placeholders out of the way) ──► tokens, tree ──► Understood
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from string import ascii_lowercase, ascii_uppercase
+from typing import Any
+
+from sqlglot import Token, TokenType, exp
+from sqlglot.dialects.dialect import Dialect
+from sqlglot.errors import SqlglotError
+
+from activedb.errors import UnsupportedStatement
+from activedb.store.sql._plain_text import Edit, PlainText
+
+__all__ = ["Grouping", "Reference", "Understood", "understand"]
+
+_BEGINNINGS = {TokenType.SELECT, TokenType.WITH, TokenType.L_PAREN}
+_REFUSED: tuple[tuple[type[exp.Expr], str], ...] = (
+    (exp.Into, "SELECT … INTO makes a table; use execute(insert(table).from_select(…))"),
+    (exp.DML, "it writes; use execute() with insert(), update() or delete()"),
+    (exp.DDL, "it changes the schema; do that outside of transactions"),
+    (exp.Command, "it is not a SELECT"),
+    (exp.Lock, "only the outermost select() of SQLAlchemy can lock rows: with_for_update()"),
+    (exp.TableSample, "TABLESAMPLE reads what is on the disk; use ORDER BY random() LIMIT …"),
+)
+_OF_TABLES = {"this", "db", "alias", "joins", "laterals", "rows_from", "ordinality"}
+_READ_BEHIND = re.compile(
+    r"(query|table|schema|database|cursor)_to_xml\w*|dblink\w*|ts_stat|set_config|load_extension"
+    r"|lo_(creat|create|from_bytea|import|put|truncate(64)?|unlink)|lowrite"
+)
+_LOWER = str.maketrans(ascii_uppercase, ascii_lowercase)  # databases fold no other letters
+_HIDDEN_COLUMNS = {
+    "postgres": {"ctid", "xmin", "xmax", "cmin", "cmax", "tableoid"},
+    "sqlite": {"rowid", "oid", "_rowid_"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """How the rows of a table are grouped where it is read.
+
+    Postgres lets a query that groups by a table's primary key name its other columns.
+
+    Attributes
+    ----------
+    columns : tuple of (str, int)
+        Columns in GROUP BY that may be the table's, with the place where each ends.
+    prefix : str or None
+        The table's alias, as it is written.
+    named : frozenset of str
+        Names of columns in the query that may be the table's.
+    has_star : bool
+        Whether it names all columns.
+    """
+
+    columns: tuple[tuple[str, int], ...]
+    prefix: str | None
+    named: frozenset[str]
+    has_star: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A place where a table is read.
+
+    Attributes
+    ----------
+    schema : str or None
+    name : str
+        As the database understands them: folded, without quotes.
+    start, end : int
+        Where the name stands, with its schema.
+    written : str
+        The name as it is written, without its schema.
+    is_named : bool
+        Whether the table gets another name here: an alias.
+    takes_alias : bool
+        Whether there may be one.
+    grouping : Grouping or None
+    """
+
+    schema: str | None
+    name: str
+    start: int
+    end: int
+    written: str
+    is_named: bool
+    takes_alias: bool
+    grouping: Grouping | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Understood:
+    """What the text of one SELECT reads.
+
+    Attributes
+    ----------
+    references : tuple of Reference
+        Each place where a table is read that is no common table expression.
+    qualified : tuple of Reference
+        Each place where a column is named with table and schema; `start` and `end` are those of
+        table and schema.
+    prefixes : frozenset of str
+        Names that stand before columns, without schema.
+    ctes : frozenset of str
+        Names of the common table expressions.
+    hidden_columns : frozenset of str
+        Names that mean a system column, unless a table has a column of that name.
+    is_whole : bool
+        Whether the result depends on which columns a table has: ``*``, NATURAL, whole rows.
+    head : int
+        Where more common table expressions can be put.
+    has_with : bool
+        Whether there are some at that place already.
+    comments : tuple of Edit
+        Take the comments away: what runs is what was understood.
+    """
+
+    references: tuple[Reference, ...]
+    qualified: tuple[Reference, ...]
+    prefixes: frozenset[str]
+    ctes: frozenset[str]
+    hidden_columns: frozenset[str]
+    is_whole: bool
+    head: int
+    has_with: bool
+    comments: tuple[Edit, ...]
+
+
+def understand(plain: PlainText) -> Understood:
+    """What a SELECT reads. The answer for a text is remembered.
+
+    Raises
+    ------
+    UnsupportedStatement
+        If the text is anything but one SELECT, or some of it is not understood.
+    """
+    return _understand(plain.text, plain.language, plain.places)
+
+
+@lru_cache(maxsize=512)
+def _understand(text: str, dialect: str, places: frozenset[int]) -> Understood:
+    language = Dialect.get_or_raise(dialect)
+    try:
+        tokens = language.tokenize(text)
+        _check_tokens(tokens, text, dialect, places)
+        trees = [tree for tree in language.parser().parse(tokens, text) if tree is not None]
+    except (SqlglotError, RecursionError) as error:
+        reason = str(error).splitlines()[0] if str(error) else "it is nested too deeply"
+        raise _refusal(text, f"it cannot be understood ({reason})") from error
+    if len(trees) != 1 or not isinstance(trees[0], exp.Query):
+        raise _refusal(text, "query() takes one SELECT; use execute() for writes")
+    return _Reader(trees[0], text, dialect).understood(tokens)
+
+
+def _check_tokens(tokens: list[Token], text: str, dialect: str, places: frozenset[int]) -> None:
+    if not tokens or (
+        tokens[0].token_type not in _BEGINNINGS and tokens[0].text.upper() != "TABLE"
+    ):
+        raise _refusal(text, "query() takes one SELECT; use execute() for writes")
+    numbered = (t.start for t in tokens if t.token_type is TokenType.PARAMETER and t.text == "$")
+    if dialect == "postgres" and not places.issuperset(numbered):
+        raise _refusal(text, "write parameters as :name")
+
+
+def _refusal(text: str, reason: str) -> UnsupportedStatement:
+    shown = " ".join(text.split())
+    shown = shown if len(shown) <= 200 else f"{shown[:200]}…"
+    return UnsupportedStatement(f"cannot run {shown!r}: {reason}")
+
+
+class _Reader:
+    """Reads one tree."""
+
+    def __init__(self, tree: exp.Query, text: str, dialect: str):
+        self._tree = tree
+        self._text = text
+        self._dialect = dialect
+
+    def understood(self, tokens: list[Token]) -> Understood:
+        self._refuse()
+        before = {b.start: a.text.upper() for a, b in pairwise(tokens)}
+        after = {a.end + 1: b.token_type for a, b in pairwise(tokens)}
+        references = tuple(self._references(before, after))
+        names = {self._folded(c.args["alias"].this) for c in self._tree.find_all(exp.CTE)}
+        columns = list(self._tree.find_all(exp.Column))
+        with_ = self._tree.args.get("with_")
+        head = 0
+        if with_ is not None and tokens[0].token_type is TokenType.WITH:
+            head = tokens[1 if with_.args.get("recursive") else 0].end + 1
+        return Understood(
+            references=references,
+            qualified=tuple(self._qualified(columns)),
+            prefixes=frozenset(
+                self._folded(c.args["table"])
+                for c in columns
+                if c.args.get("table") is not None and c.args.get("db") is None
+            ),
+            ctes=frozenset(names),
+            hidden_columns=frozenset(
+                name
+                for c in columns
+                if isinstance(c.this, exp.Identifier)
+                and (name := self._folded(c.this)) in _HIDDEN_COLUMNS[self._dialect]
+            ),
+            is_whole=self._is_whole(columns),
+            head=head,
+            has_with=head > 0,
+            comments=tuple(self._comments(tokens)),
+        )
+
+    def _refuse(self) -> None:
+        for node in self._tree.walk():
+            for kind, reason in _REFUSED:
+                if isinstance(node, kind):
+                    raise _refusal(self._text, reason)
+            if isinstance(node, exp.In) and isinstance(node.args.get("field"), exp.Column):
+                raise _refusal(self._text, "write IN (SELECT … FROM table)")
+            if isinstance(node, exp.Anonymous) and _READ_BEHIND.fullmatch(str(node.this).lower()):
+                raise _refusal(
+                    self._text,
+                    f"what {node.this}() does is not to be seen in the statement; write it out",
+                )
+
+    # -- tables ----------------------------------------------------------------------------
+
+    def _references(
+        self, before: dict[int, str], after: dict[int, TokenType]
+    ) -> Iterator[Reference]:
+        for table in self._tree.find_all(exp.Table):
+            for name, value in table.args.items():
+                if value and name not in _OF_TABLES:
+                    raise _refusal(self._text, f"{table.sql(self._dialect)!r} is not supported")
+            if not isinstance(table.this, exp.Identifier):
+                if isinstance(table.this, exp.Dot):
+                    raise _refusal(
+                        self._text, f"{table.sql(self._dialect)!r} is not in this database"
+                    )
+                continue  # a function
+            schema = table.args.get("db")
+            if schema is None and self._is_cte(table):
+                continue
+            start, _ = _place(schema if schema is not None else table.this)
+            end = _place(table.this)[1]
+            if after.get(end) is TokenType.STAR:
+                raise _refusal(self._text, f"leave out the * after {table.name}")
+            yield Reference(
+                schema=None if schema is None else self._folded(schema),
+                name=self._folded(table.this),
+                start=start,
+                end=end,
+                written=self._text[slice(*_place(table.this))],
+                is_named=bool(table.alias),
+                takes_alias=before.get(start) != "TABLE",
+                grouping=self._grouping(table),
+            )
+
+    def _grouping(self, table: exp.Table) -> Grouping | None:
+        query = table.parent_select
+        group = None if query is None else query.args.get("group")
+        alias = table.args.get("alias")
+        if query is None or group is None or (alias is not None and alias.args.get("columns")):
+            return None
+        own = alias.this if alias is not None and table.alias else None
+        name = self._folded(own or table.this)
+
+        def may_be_its(column: exp.Column) -> bool:
+            prefix = column.args.get("table")
+            return prefix is None or self._folded(prefix) == name
+
+        grouped = [c for c in group.expressions if isinstance(c, exp.Column) and may_be_its(c)]
+        named = [c.this for c in query.find_all(exp.Column) if may_be_its(c)]
+        return Grouping(
+            columns=tuple((self._folded(c.this), _place(c.this)[1]) for c in grouped),
+            prefix=None if own is None else self._text[slice(*_place(own))],
+            named=frozenset(self._folded(n) for n in named if isinstance(n, exp.Identifier)),
+            has_star=any(isinstance(star.parent, exp.Select) for star in query.find_all(exp.Star))
+            or any(isinstance(n, exp.Star) for n in named),
+        )
+
+    def _is_cte(self, table: exp.Table) -> bool:
+        """Whether the name means a common table expression: the nearest in scope."""
+        wanted = self._folded(table.this)
+        child: exp.Expr = table
+        parent = table.parent
+        while parent is not None:
+            visible: list[exp.Expr] = []
+            if isinstance(parent, exp.With):
+                visible = list(parent.expressions)
+                if not parent.args.get("recursive"):
+                    visible = visible[: next(i for i, c in enumerate(visible) if c is child)]
+            elif (with_ := parent.args.get("with_")) is not None and with_ is not child:
+                visible = list(with_.expressions)
+            if any(self._folded(c.args["alias"].this) == wanted for c in visible):
+                return True
+            child, parent = parent, parent.parent
+        return False
+
+    # -- columns ---------------------------------------------------------------------------
+
+    def _qualified(self, columns: list[exp.Column]) -> Iterator[Reference]:
+        for column in columns:
+            schema, table = column.args.get("db"), column.args.get("table")
+            if schema is None or table is None:
+                continue
+            start, end = _place(schema)[0], _place(table)[1]
+            written = self._text[slice(*_place(table))]
+            names = self._folded(schema), self._folded(table)
+            yield Reference(*names, start, end, written, is_named=False, takes_alias=False)
+
+    def _is_whole(self, columns: list[exp.Column]) -> bool:
+        if any(not isinstance(star.parent, exp.Count) for star in self._tree.find_all(exp.Star)):
+            return True
+        if any(join.args.get("method") == "NATURAL" for join in self._tree.find_all(exp.Join)):
+            return True
+        names = {
+            self._folded(t.args["alias"].this if t.alias else t.this)
+            for t in self._tree.find_all(exp.Table)
+            if isinstance(t.this, exp.Identifier)
+        }
+        return any(
+            column.args.get("table") is None
+            and isinstance(column.this, exp.Identifier)
+            and self._folded(column.this) in names
+            for column in columns
+        )
+
+    # -- the text --------------------------------------------------------------------------
+
+    def _comments(self, tokens: list[Token]) -> Iterator[Edit]:
+        ends = [0, *(token.end + 1 for token in tokens)]
+        starts = [*(token.start for token in tokens), len(self._text)]
+        for start, end in zip(ends, starts, strict=True):
+            between = self._text[start:end].strip()
+            if between:
+                if not between.startswith(("--", "/*")):
+                    raise _refusal(self._text, f"{between!r} cannot be understood")
+                yield Edit(start, end, " ")
+
+    def _folded(self, identifier: Any) -> str:
+        """A name as the database compares it."""
+        name = str(identifier.name)
+        if self._dialect == "sqlite" or not identifier.args.get("quoted"):
+            return name.translate(_LOWER)
+        return name
+
+
+def _place(identifier: Any) -> tuple[int, int]:
+    return identifier.meta["start"], identifier.meta["end"] + 1

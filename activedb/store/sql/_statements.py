@@ -1,0 +1,287 @@
+"""UPDATE, DELETE and INSERT taken apart: which rows to read, which values to write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from sqlalchemy import (
+    Column,
+    Delete,
+    Insert,
+    Select,
+    Table,
+    TextClause,
+    Update,
+    func,
+    inspect,
+    literal,
+    select,
+    tuple_,
+)
+from sqlalchemy.sql import visitors
+from sqlalchemy.sql.elements import BindParameter, ClauseElement
+from sqlalchemy.sql.selectable import FromClause, SelectBase
+
+from activedb.errors import UnsupportedStatement
+from activedb.store.sql._names import Namespace
+from activedb.store.sql._tables import Key, Row, TableSpec
+
+__all__ = ["Parameters", "Returning", "StatementPlan", "numbering", "plan_write", "rows_by_default"]
+
+Parameters: TypeAlias = Mapping[str, Any] | Sequence[Mapping[str, Any]] | None
+"""Values for the parameters of a statement; for an INSERT also the rows to insert."""
+
+_EXPRESSIONS_MAX = 1_000  # columns in one SELECT
+
+
+@dataclass(frozen=True, slots=True)
+class StatementPlan:
+    """What a write statement comes down to.
+
+    Attributes
+    ----------
+    kind : {"insert", "update", "delete"}
+    table : sqlalchemy.Table
+    columns : sequence of str
+        Names of the columns written, in the order of the values.
+    select : SELECT or None
+        For update and delete: primary key, then new values. For insert: the rows to insert, or
+        the values of `places`.
+    rows : list of list or None
+        Rows of an INSERT … VALUES.
+    places : list of (int, int)
+        Row and column of the values in `rows` that the database has to compute.
+    returning : Returning or None
+    """
+
+    kind: Literal["insert", "update", "delete"]
+    table: Table
+    columns: Sequence[str]
+    select: Any = None
+    rows: list[list[Any]] | None = None
+    places: list[tuple[int, int]] = field(default_factory=list)
+    returning: Returning | None = None
+
+
+class Returning:
+    """What a statement tells of the rows it has written.
+
+    Attributes
+    ----------
+    names : tuple of str or None
+        The columns returned, if they are nothing but columns that a row has.
+    """
+
+    def __init__(self, statement: Insert | Update | Delete, table: Table):
+        if any("parententity" in e._annotations for e in _whole(statement._returning)):
+            raise UnsupportedStatement(
+                "RETURNING gives no objects of mapped classes: name the attributes, or query() the "
+                "objects afterwards"
+            )
+        self._table = table
+        self._elements: list[Any] = list(statement._all_selected_columns)
+        for element in self._elements:
+            _check_returned(element, table)
+        plain = [e for e in self._elements if isinstance(e, Column) and e.computed is None]
+        is_plain = len(plain) == len(self._elements)
+        self.names = tuple(str(e.name) for e in plain) if is_plain else None
+
+    def values(self, row: Row) -> tuple[Any, ...]:
+        """What is returned of a row. REQUIRES: `names`."""
+        assert self.names is not None
+        return tuple([row[name] for name in self.names])
+
+    def select(self, keys: Sequence[Key]) -> Select[Any]:
+        """The primary key and then what is returned, of the rows with these keys."""
+        columns = list(self._table.primary_key.columns)
+        if len(columns) == 1:
+            chosen = columns[0].in_([key[0] for key in keys])
+        else:
+            chosen = tuple_(*columns).in_(list(keys))
+        return select(*columns, *self._elements).where(chosen)
+
+
+def _whole(elements: Iterable[Any]) -> Iterator[FromClause]:
+    return (e for e in elements if isinstance(e, FromClause))
+
+
+def _check_returned(element: Any, table: Table) -> None:
+    for part in visitors.iterate(element):
+        if isinstance(part, SelectBase | TextClause) or (
+            isinstance(part, Column) and part.table is not None and part.table.name != table.name
+        ):
+            raise UnsupportedStatement(
+                f"RETURNING takes columns of {table.fullname} and expressions of them, not "
+                f"{element}; query() the rest afterwards"
+            )
+
+
+def plan_write(statement: Any, parameters: Parameters = None) -> StatementPlan:
+    """Take a write statement apart.
+
+    Raises
+    ------
+    UnsupportedStatement
+        If it is not an INSERT, UPDATE or DELETE built with SQLAlchemy, or one that cannot be
+        taken apart.
+    """
+    if not isinstance(statement, Insert | Update | Delete) or not isinstance(
+        statement.table, Table
+    ):
+        raise UnsupportedStatement(
+            "execute() takes sqlalchemy.insert(), update() or delete() of one table; "
+            "use query() for a SELECT"
+        )
+    if statement._independent_ctes:
+        raise UnsupportedStatement("add_cte() is not supported here; use the CTE in a subquery")
+    table = statement.table
+    mapper = _mapper(statement)
+    returning = Returning(statement, table) if statement._returning else None
+    if isinstance(statement, Insert):
+        return _plan_insert(statement, table, mapper, parameters, returning)
+    if parameters is not None and not isinstance(parameters, Mapping):
+        raise UnsupportedStatement("update() and delete() take one set of parameters")
+    keys = [_attribute(column, mapper) for column in table.primary_key.columns]
+    condition = statement.whereclause
+    assigned = _assigned(statement, table, mapper) if isinstance(statement, Update) else {}
+    chosen = select(*keys, *(value.label(f"new_{n}") for n, value in assigned.items()))
+    if condition is not None:
+        chosen = chosen.where(condition)
+    kind: Literal["update", "delete"] = "delete" if isinstance(statement, Delete) else "update"
+    return StatementPlan(
+        kind, table, list(assigned), select=chosen.order_by(*keys), returning=returning
+    )
+
+
+def _mapper(statement: Insert | Update | Delete) -> Any:
+    """The mapper of the class that the statement is about, or None for a Table."""
+    entity = statement.entity_description.get("entity")
+    if entity is None:
+        return None
+    mapper = inspect(entity)
+    if mapper.local_table is not mapper.persist_selectable:
+        raise UnsupportedStatement(
+            f"{entity.__name__} lies in several tables (joined-table inheritance); write the "
+            f"rows of each table by itself"
+        )
+    return mapper
+
+
+def _attribute(column: Any, mapper: Any) -> Any:
+    """A column, as an attribute of its class: that of a subclass chooses its rows only."""
+    if mapper is None:
+        return column
+    return getattr(mapper.class_, mapper.get_property_by_column(column).key)
+
+
+def _name(key: Any, table: Table, mapper: Any) -> str:
+    """Name of the column that a key of values() means."""
+    if not isinstance(key, str):
+        return str(getattr(key, "name", key))
+    if mapper is not None and key in mapper.column_attrs:
+        return str(mapper.column_attrs[key].columns[0].name)
+    return str(table.c[key].name) if key in table.c else key
+
+
+def _assigned(statement: Update, table: Table, mapper: Any) -> dict[str, Any]:
+    values = statement._values or dict(getattr(statement, "_ordered_values", None) or ())
+    if not values:
+        raise UnsupportedStatement("update() without values() changes nothing; add values()")
+    assigned: dict[str, Any] = {}
+    for key, value in values.items():
+        name = _name(key, table, mapper)
+        if isinstance(value, TextClause):
+            raise UnsupportedStatement(
+                f"values() takes no text() for {name}; use literal_column() or an expression"
+            )
+        element = value if isinstance(value, ClauseElement) else literal(value)
+        if isinstance(element, BindParameter) and not element.required and name in table.c:
+            element = literal(element.effective_value, type_=table.c[name].type)
+        assigned[name] = element
+    return assigned
+
+
+def _plan_insert(
+    statement: Insert,
+    table: Table,
+    mapper: Any,
+    parameters: Parameters,
+    returning: Returning | None,
+) -> StatementPlan:
+    if getattr(statement, "_post_values_clause", None) is not None:
+        raise UnsupportedStatement("ON CONFLICT is not supported; get() the row, then decide")
+    if statement.select is not None:
+        names = [_name(c, table, mapper) for c in statement._select_names or ()]
+        return StatementPlan("insert", table, names, select=statement.select, returning=returning)
+    named = [
+        {_name(key, table, mapper): value for key, value in record.items()}
+        for record in _records(statement, parameters)
+    ]
+    if mapper is not None and mapper.polymorphic_on is not None:
+        kind = str(mapper.polymorphic_on.name)
+        named = [{kind: mapper.polymorphic_identity, **record} for record in named]
+    columns = list(named[0]) if named else []
+    if any(record.keys() != named[0].keys() for record in named):
+        raise UnsupportedStatement("every row of an insert() needs the same columns")
+    values = parameters if isinstance(parameters, Mapping) else {}
+    rows = [[_plain(record[name], values) for name in columns] for record in named]
+    places = [
+        (i, j)
+        for i, row in enumerate(rows)
+        for j, value in enumerate(row)
+        if isinstance(value, ClauseElement)
+    ]
+    if len(places) > _EXPRESSIONS_MAX:
+        raise UnsupportedStatement(
+            f"an insert() of values takes {_EXPRESSIONS_MAX} expressions at most; use from_select()"
+        )
+    computed = select(*(_cell(rows[i][j]) for i, j in places)) if places else None
+    return StatementPlan("insert", table, columns, computed, rows, places, returning)
+
+
+def _records(statement: Insert, parameters: Parameters) -> Iterator[dict[Any, Any]]:
+    """The rows of an INSERT … VALUES, and those given beside it."""
+    multiple = [dict(record) for group in statement._multi_values for record in group]
+    if multiple:
+        yield from multiple
+        return
+    common = dict(statement._values or {})
+    required = {v.key for v in common.values() if isinstance(v, BindParameter) and v.required}
+    if isinstance(parameters, Mapping):
+        yield common | {n: v for n, v in parameters.items() if n not in required}
+    elif parameters is None:
+        yield common
+    else:
+        for record in parameters:
+            yield common | dict(record)
+
+
+def _plain(value: Any, parameters: Mapping[str, Any]) -> Any:
+    if isinstance(value, BindParameter):
+        if value.required:
+            if value.key not in parameters:
+                raise UnsupportedStatement(f"give a value for the parameter {value.key}")
+            return parameters[value.key]
+        return value.effective_value
+    return value
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, TextClause):
+        raise UnsupportedStatement("values() takes no text(); use literal_column()")
+    return value.scalar_subquery() if isinstance(value, SelectBase) else value
+
+
+def rows_by_default(columns: Sequence[Select[Any]], count: int) -> Select[Any]:
+    """What the server computes for `columns`, anew for each of `count` rows."""
+    numbers = select(literal(1).label("number")).cte("activedb_numbers", recursive=True)
+    numbers = numbers.union_all(select(numbers.c.number + 1).where(numbers.c.number < count))
+    return select(*(c for s in columns for c in s.selected_columns)).select_from(numbers)
+
+
+def numbering(store: Namespace, spec: TableSpec) -> Select[Any]:
+    """The next number of the key column that a Postgres server numbers."""
+    name = store.engine.dialect.identifier_preparer.format_table(spec.table)
+    return select(func.nextval(func.pg_get_serial_sequence(name, spec.generated)))

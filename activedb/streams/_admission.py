@@ -1,0 +1,93 @@
+"""What of the rows that arrive in a stream is taken, and up to when that is complete."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from activedb.columns import Arrival
+from activedb.errors import StreamFull
+from activedb.events import Occurrence
+from activedb.streams._arrivals import Arrivals, of_batch, of_occurrences
+from activedb.streams._batch import AtomicBatch
+from activedb.streams._future import FutureLimit
+from activedb.streams._membership import Membership
+from activedb.streams._state import StreamState
+
+__all__ = ["Admission"]
+
+
+class Admission:
+    """Sorts rows into admitted, late and refused ones, and takes note of who has sent them."""
+
+    def __init__(self, state: StreamState, future: FutureLimit):
+        self._state = state
+        self._future = future
+
+    def none(self) -> Arrivals:
+        """No rows."""
+        return Arrivals()
+
+    def of_batch(self, batch: AtomicBatch) -> Arrivals:
+        """Sort the rows of a batch."""
+        late_us = self._state.punctuation_us
+        if batch.matched is not None:  # where its punctuation does not count its own rows
+            known = [us for us in (late_us, batch.punctuation_us) if us is not None]
+            late_us = max(known, default=None)
+        return of_batch(self._state.stream, batch, late_us, self._check)
+
+    def of_events(self, events: Iterable[Occurrence], batch_id: int) -> Arrivals:
+        """Sort events that come from Python."""
+        state = self._state
+        return of_occurrences(state.stream, events, batch_id, state.punctuation_us, self._check)
+
+    def of_producers(
+        self, membership: Membership, events: Iterable[Occurrence], batch_id: int
+    ) -> tuple[Arrivals, int | None]:
+        """Sort events of producers, whose sync points they move; what is refused moves none.
+
+        Returns
+        -------
+        arrivals : Arrivals
+        stable_us : int or None
+            See `stable_us`.
+
+        Raises
+        ------
+        StreamFull
+            If more would have to wait than may; nothing has been taken then.
+        """
+        state = self._state
+        before = membership.records()
+
+        def check(o: Occurrence) -> None:
+            self._check(o)
+            membership.observe(o)
+
+        arrivals = of_occurrences(state.stream, events, batch_id, state.punctuation_us, check)
+        membership.heard()
+        stable_us = self.stable_us(membership, arrivals.admitted)
+        waiting_max = state.stream.waiting_max
+        there = len(state.buffer) + len(arrivals.admitted)
+        if there > waiting_max:
+            left = there - state.buffer.passed(stable_us, arrivals.admitted)
+            if left > waiting_max:
+                membership.take_back(before)
+                raise StreamFull(
+                    f"stream {state.stream.name}: {left} events would have to wait until they are "
+                    f"stable, and {waiting_max} may: feed fewer at a time, pass on the heartbeats "
+                    "of the producers that are behind, or remove those that have gone"
+                )
+        return arrivals, stable_us
+
+    def stable_us(self, membership: Membership, admitted: Iterable[Arrival] = ()) -> int | None:
+        """The moment that nothing still to come from producers reaches; None: nothing is known."""
+
+        def ends() -> int | None:
+            newest_us = self._state.buffer.newest_us()
+            found = [a.occurrence.high_us for a in admitted]
+            return max(found if newest_us is None else [*found, newest_us], default=None)
+
+        return membership.stable_us(ends)
+
+    def _check(self, o: Occurrence) -> None:
+        self._future.check(f"event {o.name!r}", o.low_us)

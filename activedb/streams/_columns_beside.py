@@ -1,0 +1,81 @@
+"""Streams that are processed in columns: what may be defined beside them, whichever comes first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from activedb.errors import BadEvent, DefinitionError
+from activedb.events import Occurrence
+from activedb.rules import Rule
+from activedb.streams._declaration import Stream
+
+__all__ = ["StreamColumns"]
+
+
+class StreamColumns:
+    """Checks definitions and events of a database against its streams that stay in columns.
+
+    Parameters
+    ----------
+    streams : mapping of str to Stream
+        The declared ones, which grow.
+    rules : iterable of Rule
+        Those that are defined.
+
+    Attributes
+    ----------
+    types : dict of (str, str) to str
+        The keys of events of such streams, and the stream of each.
+    """
+
+    def __init__(self, streams: Mapping[str, Stream], rules: Iterable[Rule]):
+        self.types: dict[tuple[str, str], str] = {}
+        self._streams = streams
+        self._rules = rules
+
+    def check_rule(self, rule: Rule) -> None:
+        """Raise `DefinitionError` if a rule hears of such a stream what it cannot be told."""
+        if not self.types:
+            return
+        from activedb.streams.columns import check_rule_in_columns
+
+        for stream in list(self._streams.values()):
+            if stream.columns:
+                check_rule_in_columns(rule, stream)
+
+    def declare(self, stream: Stream) -> None:
+        """Take note of a new stream.
+
+        Raises
+        ------
+        DefinitionError
+            If a rule hears of it what it cannot be told, or two streams have events of one name and
+            one of them stays in columns.
+        ConfigurationError
+            If it is to stay in columns, and what that needs is not installed.
+        """
+        for other in self._streams.values():
+            shared = sorted(stream.types.keys() & other.types.keys())
+            if shared and (stream.columns or other.columns):
+                first, second = (stream, other) if stream.columns else (other, stream)
+                raise DefinitionError(
+                    f"stream {first.name} is processed in columns (columns=True), and "
+                    f"stream {second.name} has events {shared[0]}, too: rules would hear both, and "
+                    "they have no common order there; give them other types"
+                )
+        if not stream.columns:
+            return
+        from activedb.streams.columns import check_rule_in_columns
+
+        for rule in self._rules:
+            check_rule_in_columns(rule, stream)
+        self.types |= dict.fromkeys((("event", name) for name in stream.types), stream.name)
+
+    def check_raised(self, o: Occurrence) -> None:
+        """Raise `BadEvent` if an event of such a stream is raised beside it."""
+        stream = self.types.get(o.key)
+        if stream is not None:
+            raise BadEvent(
+                f"{o.name} is an event of stream {stream}, which is processed in columns "
+                "(columns=True): feed it, with db.feed(…), or signal an event of another name"
+            )

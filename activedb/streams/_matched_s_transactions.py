@@ -1,0 +1,219 @@
+"""S-transactions of events whose matches were found elsewhere, as Spark's executors find them.
+
+What comes with a batch is in hand for as long as the batch is processed: a batch that is cut off
+comes again, and brings the same. So nothing of it has to be kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from activedb.columns import Arrival
+from activedb.errors import BadEvent, ConfigurationError
+from activedb.events import Occurrence
+from activedb.firing import Fed, Triggered, Triggering
+from activedb.streams._arrivals import Arrivals, Refused
+from activedb.streams._declaration import Stream
+from activedb.streams._matched import Completion, Matched
+from activedb.streams._matched_rules import needed_types
+from activedb.streams._s_transactions import STransactions
+from activedb.streams._time import StreamTime
+
+if TYPE_CHECKING:
+    from activedb.transactions import Transaction
+
+__all__ = ["MatchedElsewhere", "MatchedSTransactions", "placed"]
+
+_NOTHING = Matched({}, frozenset())
+
+
+class MatchedElsewhere:
+    """What comes of the rules that are matched elsewhere, while a batch is processed.
+
+    Not thread-safe: used by the one thread that feeds the stream.
+
+    Parameters
+    ----------
+    stream : Stream
+    triggering : Triggering
+    time : StreamTime
+    """
+
+    def __init__(self, stream: Stream, triggering: Triggering, time: StreamTime):
+        self._stream = stream
+        self._catalog = triggering.catalog
+        self._time = time
+        self._checked = -1  # the version of the catalog
+        self._matched = _NOTHING
+        self._found: dict[tuple[int, int], Completion] = {}
+        self._alone: set[tuple[int, int]] = set()
+
+    def take(self, matched: Matched | None, since_us: int | None) -> None:
+        """Take in hand what comes with a batch; None: nothing does.
+
+        Parameters
+        ----------
+        since_us : int or None
+            What events before it complete was processed already.
+
+        Raises
+        ------
+        ConfigurationError
+            If the rules are others now than those that were matched.
+        """
+        self._found, self._alone = {}, set()
+        if matched is None:
+            self._matched = _NOTHING
+            self._time.elsewhere = frozenset()
+            return
+        if self._checked != self._catalog.version or matched.rules != self._matched.rules:
+            self._check(matched)
+            self._checked = self._catalog.version
+        self._matched = matched
+        self._time.elsewhere = frozenset(matched.rules)
+        for each in matched.completions:
+            if since_us is not None and each.arrival.occurrence.us < since_us:
+                continue
+            place = (each.arrival.batch_id, each.arrival.position)
+            before = self._found.get(place)
+            # Rules with different keys are matched in different places.
+            found = each.found if before is None else {**before.found, **each.found}
+            self._found[place] = Completion(each.arrival, found)
+
+    @property
+    def counts_rows(self) -> bool:
+        """Whether the punctuation of the batch in hand counts the rows of the batch."""
+        return self._matched is _NOTHING
+
+    def alone(self, rows: Iterable[Arrival]) -> list[Arrival]:
+        """Completing events that come for what they complete, and are not rows of their own.
+
+        Whether an event is a row was decided when it came, and the rules may have been others then.
+
+        Parameters
+        ----------
+        rows : iterable of Arrival
+            Those that wait, and those of the batch.
+        """
+        there = {(a.batch_id, a.position) for a in rows} if self._found else ()
+        self._alone = {place for place in self._found if place not in there}
+        return [self._found[place].arrival for place in self._alone]
+
+    def count(self, chunk: Sequence[Arrival], *, is_last: bool) -> int:
+        """How many events a part processes: its rows, and the others with the batch's last part."""
+        rows = sum((a.batch_id, a.position) not in self._alone for a in chunk)
+        return rows + (self._matched.processed if is_last else 0)
+
+    def is_elsewhere(self, rule: str) -> bool:
+        """Whether a rule is matched elsewhere."""
+        return rule in self._matched.rules
+
+    def is_row(self, arrival: Arrival) -> bool:
+        """Whether an event is a row of its own, for the rules that are matched here."""
+        return (arrival.batch_id, arrival.position) not in self._alone
+
+    def found(self, arrival: Arrival) -> Completion | None:
+        """What an event has completed elsewhere."""
+        return self._found.get((arrival.batch_id, arrival.position))
+
+    def _check(self, matched: Matched) -> None:
+        advice = "start the feed of the stream again, so that it begins with the rules as they are"
+        for subscription in self._catalog.listening_to_any(
+            [("event", name) for name in self._stream.types]
+        ):
+            rule = subscription.rule.name
+            event = matched.rules.get(rule)
+            if event is not None and event != subscription.event:
+                raise ConfigurationError(
+                    f"stream {self._stream.name}: the event of rule {rule} was changed while "
+                    f"Spark's executors match it: {advice}"
+                )
+        lacking = needed_types(self._stream, self._catalog, matched.rules) - matched.passed
+        if lacking:
+            raise ConfigurationError(
+                f"stream {self._stream.name}: a rule was defined that listens to "
+                f"{', '.join(sorted(lacking))} while Spark's executors match all rules on that: "
+                f"{advice}"
+            )
+
+
+class MatchedSTransactions(STransactions):
+    """The same with rules that are matched elsewhere: what they have found triggers them here.
+
+    Attributes
+    ----------
+    elsewhere : MatchedElsewhere
+    """
+
+    def __init__(self, stream: Stream, *, triggering: Triggering, time: StreamTime):
+        super().__init__(stream, triggering=triggering, time=time)
+        self.elsewhere = MatchedElsewhere(stream, triggering, time)
+
+    def _feed(
+        self, t: Transaction, arrival: Arrival, contemporaries: Sequence[Occurrence]
+    ) -> tuple[list[Triggered], list[Fed]]:
+        """What an event triggers, in the order of definition, and who has kept it here."""
+        triggering, elsewhere = self._triggering, self.elsewhere
+        completion = elsewhere.found(arrival)
+        if completion is None and not self._time.elsewhere:
+            return super()._feed(t, arrival, contemporaries)
+        o, is_row = arrival.occurrence, elsewhere.is_row(arrival)
+        found = {} if completion is None else completion.found
+        refused = self._refused(t, arrival)
+        triggered: list[Triggered] = []
+        fed: list[Fed] = []
+        try:
+            for subscription in triggering.catalog.concerned_by(o, t):
+                name = subscription.rule.name
+                if elsewhere.is_elsewhere(name):
+                    matches = found.get(name, ())
+                    if isinstance(matches, tuple) and matches:
+                        error = _refusal(*matches)
+                        if not refused(subscription.rule, error):
+                            raise error
+                        continue
+                    if matches:
+                        triggering.counters.add("matches", len(matches))
+                    triggered += [Triggered(subscription.rule, match) for match in matches]
+                elif is_row:
+                    taken = triggering.try_feed(subscription, o, t, contemporaries, refused)
+                    if taken is not None:
+                        triggered += triggering.took(t, subscription, o, taken, fed, refused)
+        except BaseException:
+            triggering.withdraw(fed)
+            raise
+        return triggered, fed
+
+
+def placed(arrivals: Arrivals, matched: Matched | None) -> Arrivals:
+    """`arrivals` with their positions in the whole batch, and without those from the future."""
+    if matched is None or matched.positions is None:
+        return arrivals
+    positions = matched.positions
+    found = Arrivals(refused=[replace(r, position=positions[r.position]) for r in arrivals.refused])
+    for kind in ("admitted", "late"):
+        for arrival in getattr(arrivals, kind):
+            position = positions[arrival.position]
+            if position not in matched.from_future:
+                getattr(found, kind).append(replace(arrival, position=position))
+                continue
+            o = arrival.occurrence
+            error = BadEvent(
+                f"event {o.name!r} is of {o.timestamp}, which was too far ahead of the clock when "
+                "its batch was planned: correct the timestamps of whoever sends it, or raise the "
+                "setting future_max_s"
+            )
+            shown = {"type": o.name, "timestamp": str(o.timestamp)}
+            found.refused.append(Refused(position, shown, error))
+    found.refused.sort(key=lambda refused: refused.position)
+    return found
+
+
+def _refusal(kind: str, text: str) -> Exception:
+    """The error with which a detector elsewhere has refused an event, by the name it had there."""
+    if kind == BadEvent.__name__:
+        return BadEvent(text)
+    error: Exception = type(kind, (Exception,), {})(text)
+    return error

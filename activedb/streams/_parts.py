@@ -1,0 +1,207 @@
+"""The parts of a stream's batches: each one top-level transaction and one row of the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any
+
+from activedb.columns import Arrival
+from activedb.errors import ConnectionLost, StoreError
+from activedb.firing import Launcher
+from activedb.store.journals import LedgerEntry, StreamJournal
+from activedb.streams._arrivals import Arrivals
+from activedb.streams._matched_s_transactions import MatchedSTransactions
+from activedb.streams._membership import Changes, Membership
+from activedb.streams._state import OF_COLUMNS, StreamState
+from activedb.streams._stream_programs import StreamPrograms
+from activedb.streams._time import StreamTime
+from activedb.transactions import Forest, Run, Transaction
+
+__all__ = ["DETACHED_MAX", "StreamParts"]
+
+DETACHED_MAX = 2_000
+"""Detached rules under way when a part begins."""
+
+
+class StreamParts:
+    """Processes what a punctuation has passed, part by part.
+
+    Events' s-transactions are subtransactions of their part, one at a time in event-time order
+    (Wang, Rundensteiner, Ellison 2011, section 5.1); those of programs follow, all together. The
+    ledger row, the waiting events, what the detectors keep, what programs put out and the dead
+    letters commit with their effects.
+
+    Attributes
+    ----------
+    on_progress : callable ``(events)``
+        Called with the number of events that have just been processed durably.
+    """
+
+    def __init__(
+        self,
+        state: StreamState,
+        s_transactions: MatchedSTransactions,
+        *,
+        forest: Forest,
+        launcher: Launcher,
+        journal: StreamJournal,
+        time: StreamTime,
+        membership: Membership | None,
+        programs: StreamPrograms | None,
+    ):
+        self.on_progress: Callable[[int], None] = lambda events: None
+        self._state = state
+        self._s_transactions = s_transactions
+        self._forest = forest
+        self._launcher = launcher
+        self._journal = journal
+        self._time = time
+        self._membership = membership
+        self._programs = programs
+        # What the part at hand is to write; of its last try.
+        self._joined: Changes = {}
+        self._written: dict[str, tuple[str, dict[str, Any]]] = {}
+        self._reached_us: int | None = None
+
+    def run(self, entry: LedgerEntry, arrivals: Arrivals) -> None:
+        """Process what `entry`'s punctuation has passed, from its part on.
+
+        The last part completes the batch if `entry` says so. Rows of the batch are taken with the
+        first part; if its punctuation does not count them, with the last one.
+        """
+        state, completes = self._state, entry.complete
+        elsewhere = self._s_transactions.elsewhere
+        taken = arrivals if elsewhere.counts_rows else Arrivals()
+        state.buffer.add(arrivals.admitted)
+        state.buffer.add(elsewhere.alone(state.buffer))
+        punctuation_us = entry.punctuation_us
+        try:
+            while True:
+                chunk, next_us = self._next_chunk(punctuation_us)
+                if next_us is None and not elsewhere.counts_rows:
+                    taken = arrivals
+                entry = replace(
+                    entry,
+                    sequence=state.next_sequence,
+                    punctuation_us=punctuation_us if next_us is None else next_us,
+                    complete=completes and next_us is None,
+                    events=elsewhere.count(chunk, is_last=next_us is None),
+                    late=len(taken.late),
+                )
+                self._run_part(entry, chunk, taken)
+                state.buffer.remove_first(len(chunk))
+                state.last, state.left_in_columns = entry, []
+                state.is_left_in_columns = False
+                if self._membership is not None:
+                    self._membership.committed(self._joined)
+                    self._membership.declared(entry.punctuation_us)
+                self.on_progress(entry.events)
+                if next_us is None:
+                    return
+                entry, taken = replace(entry, part=entry.part + 1), Arrivals()
+        except BaseException:
+            state.load(begins=False)
+            raise
+
+    def _next_chunk(self, punctuation_us: int | None) -> tuple[list[Arrival], int | None]:
+        if punctuation_us is None:
+            return [], None
+        return self._state.buffer.first(punctuation_us, self._forest.settings.batch_events_max)
+
+    def _run_part(self, entry: LedgerEntry, chunk: list[Arrival], arrivals: Arrivals) -> None:
+        # Not named after batch and part: what is done again may be parted differently.
+        run = Run(name=self._state.run_name(entry), is_batch=True)
+        self._launcher.join_running(running_max=DETACHED_MAX)
+
+        def body(t: Transaction) -> None:
+            self._process(t, entry, chunk, arrivals)
+
+        try:
+            self._forest.run(body, run)
+        except ConnectionLost:
+            raise
+        except StoreError:
+            # The server refused something. Once more, asking it event by event, so that the
+            # offending event alone is undone.
+            run.careful = True
+            self._forest.run(body, run)
+        self._launcher.of_batches.committed(run, is_whole=entry.complete)
+        self._time.committed(self._written, self._reached_us)
+        if self._programs is not None:
+            self._programs.committed(len(chunk), self._reached_us)
+
+    def _process(
+        self, t: Transaction, entry: LedgerEntry, chunk: list[Arrival], arrivals: Arrivals
+    ) -> None:
+        state, each = self._state, self._s_transactions
+        self._time.take_back(t)  # what an earlier try has fed
+        each.refusals.begin()
+        letters = [each.refuse(entry.batch_id, refused) for refused in arrivals.refused]
+        counts_rows = each.elsewhere.counts_rows
+        if counts_rows:
+            letters += each.offer_late(t, arrivals.late, state.punctuation_us or 0)
+        dead: list[Arrival] = []
+        for place, arrival in enumerate(chunk):
+            letters += each.advance(t, arrival.occurrence.low_us)
+            letter = each.process(t, arrival, state.buffer.overlapping(place))
+            if letter is not None:
+                dead.append(arrival)
+                letters.append(letter)
+        reached_us = None
+        if entry.punctuation_us is not None:
+            reached_us = state.reached_us(entry.punctuation_us, len(chunk))
+            letters += each.advance(t, reached_us)
+            self._time.reached(reached_us)
+        programs, self._reached_us = self._programs, reached_us
+        if programs is not None:
+            letters += programs.process(
+                t,
+                chunk,
+                reached_us,
+                behind=state.buffer.behind(len(chunk)),
+                sequence=entry.sequence,
+                fail_fast=each.fail_fast,
+            )
+        if not counts_rows:  # what they have missed is what this part has passed
+            letters += each.offer_late(t, arrivals.late, entry.punctuation_us or 0)
+        forget_before_us = self._forget_before_us(reached_us)
+        left, is_left_in_columns = list(state.left_in_columns), state.is_left_in_columns
+        keep = [
+            arrival.record()
+            for arrival in (*left, *arrivals.admitted)
+            if forget_before_us is None or arrival.occurrence.us >= forget_before_us
+        ]
+        late = [arrival.record() for arrival in arrivals.late]
+        final = replace(entry, dead=len(letters))
+        states = self._written = self._time.changed_states(t)
+        joined = self._joined = {} if self._membership is None else self._membership.changes()
+
+        def write(connection: Any) -> None:
+            if is_left_in_columns:
+                self._journal.columns.forget_waiting(connection)
+                self._journal.columns.forget_notes(connection, *OF_COLUMNS)
+            each.refusals.write(connection, self._journal.columns, final.sequence, forget_before_us)
+            self._journal.write(
+                connection,
+                final,
+                keep=keep,
+                late=late,
+                drop=[(a.occurrence.us, a.batch_id, a.position) for a in dead],
+                forget_before_us=forget_before_us,
+            )
+            self._time.write(connection, states)
+            self._journal.write_producers(connection, joined)
+            if programs is not None:
+                programs.write(connection, reached_us)
+            self._launcher.journal.write_letters(connection, [asdict(x) for x in letters])
+            self._launcher.of_batches.settle(connection, t.hierarchy.run)
+
+        t.hierarchy.durable.append(write)
+
+    def _forget_before_us(self, reached_us: int | None) -> int | None:
+        """Events before this can take part in no later match; None keeps them all."""
+        memory_us = self._time.memory_us()
+        if reached_us is None or memory_us is None:
+            return None
+        return reached_us - memory_us

@@ -1,0 +1,234 @@
+"""S-transactions: what one event of a stream, or one moment of its time, does in a part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
+from functools import partial
+from typing import Any, NamedTuple
+
+from activedb.clock import moment_of
+from activedb.columns import Arrival
+from activedb.errors import BadEvent, BatchFailed, UncertainOrder
+from activedb.events import Occurrence
+from activedb.firing import Fed, Letter, Triggered, Triggering, is_systemic, told
+from activedb.firing import Refused as RefusedBy
+from activedb.rules import OnAbort, Rule, Subscription
+from activedb.streams._arrivals import Refused
+from activedb.streams._declaration import Stream
+from activedb.streams._refusals import Refusals
+from activedb.streams._time import StreamTime
+from activedb.transactions import Transaction
+
+__all__ = ["Completed", "STransactions"]
+
+
+class Completed(NamedTuple):
+    """What one event of a stream has completed, found by detectors that are not shown it here.
+
+    Attributes
+    ----------
+    timestamp : datetime or other timestamp
+        The event's.
+    identity : str
+        Where it arrived, ``"batch.position"``: names its s-transaction, and its letter.
+    triggered : list of Triggered
+        Rules in the order of definition, the matches of each in the order of its detector.
+    record : callable
+        Gives the event as a row, for its letter; called only if it fails.
+    """
+
+    timestamp: Any
+    identity: str
+    triggered: list[Triggered]
+    record: Callable[[], dict[str, Any]]
+
+
+class STransactions:
+    """Shows the detectors of a stream one event after another, and runs what each triggers.
+
+    What fails is undone alone and becomes a letter; systemic errors go up.
+
+    Attributes
+    ----------
+    fail_fast : bool
+        Raise `BatchFailed` instead of making a letter.
+    refusals : Refusals
+        Which events rules have refused.
+    """
+
+    def __init__(self, stream: Stream, *, triggering: Triggering, time: StreamTime):
+        self.fail_fast = False
+        self.refusals = Refusals()
+        self._stream = stream
+        self._triggering = triggering
+        self._time = time
+
+    def process(
+        self, t: Transaction, arrival: Arrival, contemporaries: Sequence[Occurrence]
+    ) -> Letter | None:
+        """Process one event; a letter if it failed and has left nothing behind."""
+        identity = f"{arrival.batch_id}.{arrival.position}"
+
+        def feed() -> tuple[list[Triggered], list[Fed]]:
+            return self._feed(t, arrival, contemporaries)
+
+        return self._fed(t, arrival.occurrence.timestamp, identity, arrival.record, feed)
+
+    def complete(self, t: Transaction, completed: Completed) -> Letter | None:
+        """Run what one event has completed, in a child of `t`; a letter if it failed.
+
+        Nothing is left of it then in the database. What the detectors have kept of the event is
+        the caller's to take back.
+        """
+        _, identity, triggered, record = completed
+        try:
+            self._run_rules(t, triggered, label=identity, timestamp=completed.timestamp)
+        except Exception as error:
+            if is_systemic(error, t):
+                raise
+            return self.letter(identity, record(), error)
+        return None
+
+    def letter(self, identity: str, record: dict[str, Any], error: Exception) -> Letter:
+        """The letter of an event that failed; raises `BatchFailed` if asked to stop there."""
+        if self.fail_fast:
+            shown = Arrival.restore(record).occurrence
+            raise BatchFailed(f"stream {self._stream.name}: {shown!r}: {told(error)}") from error
+        return Letter.of_event(self._stream.name, identity, record, error)
+
+    def offer_late(self, t: Transaction, late: list[Arrival], us: int) -> list[Letter]:
+        """Raise late events for the rules that listen to them; letters of what failed.
+
+        They occur at `us`, the punctuation that had been reached when they came.
+        """
+        name = self._stream.name
+        now = moment_of(us)
+        letters = []
+        for arrival in late if self._triggering.catalog.listening_to(("late", name), t) else ():
+            o = arrival.occurrence
+            when = o.timestamp if o.stamp is None else moment_of(o.us)
+            params = {"type": o.name, "timestamp": when, "id": o.id}
+            identity = f"late.{arrival.batch_id}.{arrival.position}"
+            raised = Occurrence(name, now, {**params, "params": dict(o.params)}, kind="late")
+            feed = partial(self._triggering.feed, raised, t)
+            letter = self._fed(t, now, identity, arrival.record, feed)
+            letters += [] if letter is None else [letter]
+        return letters
+
+    def advance(self, t: Transaction, us: int) -> list[Letter]:
+        """Let time go on to `us`: what it completes before runs first, each at its own time."""
+        letters = []
+        for due_us, subscription in self._time.due_before(us):
+            rule = subscription.rule.name
+            identity = f"time.{due_us}.{rule}"
+            undecided: list[Exception] = []
+
+            def refused(_: Rule, error: Exception, undecided: Any = undecided) -> bool:
+                undecided.append(error)
+                return True
+
+            try:
+                triggered = self._triggering.advance(subscription, due_us + 1, t, refused)
+            except Exception as error:
+                if is_systemic(error, t):
+                    raise
+                # An identity of its own: what is passed over may trigger a rule that fails, too.
+                letters.append(self._failed_at(due_us, rule, f"{identity}.detector", error))
+                triggered = self._passed(t, subscription, due_us, refused)
+            letters += [
+                self._failed_at(due_us, rule, f"{identity}.undecided", order) for order in undecided
+            ]
+            try:
+                if triggered:
+                    self._run_rules(t, triggered, label=identity, timestamp=moment_of(due_us))
+            except Exception as error:
+                if is_systemic(error, t):
+                    raise
+                letters.append(self._failed_at(due_us, rule, identity, error))
+        return letters
+
+    def refuse(self, batch_id: int, refused: Refused) -> Letter:
+        """The letter of a row that is no event of the stream."""
+        if self.fail_fast:
+            raise BatchFailed(
+                f"stream {self._stream.name}: row {refused.position} of batch {batch_id}: "
+                f"{refused.error}"
+            )
+        identity = f"{batch_id}.{refused.position}"
+        return Letter.of_event(self._stream.name, identity, refused.payload, refused.error)
+
+    def _feed(
+        self, t: Transaction, arrival: Arrival, contemporaries: Sequence[Occurrence]
+    ) -> tuple[list[Triggered], list[Fed]]:
+        """Show the detectors an event: what it triggers, and who kept it; nobody if it raises."""
+        return self._triggering.feed(
+            arrival.occurrence, t, contemporaries, refused=self._refused(t, arrival)
+        )
+
+    def _refused(self, t: Transaction, arrival: Arrival) -> RefusedBy:
+        """Return the handler of an event that a rule's detector cannot take."""
+        identity = f"{arrival.batch_id}.{arrival.position}"
+        return partial(self.refused, t, identity, arrival.occurrence)
+
+    def refused(
+        self, t: Transaction, identity: str, o: Occurrence, rule: Rule, error: Exception
+    ) -> bool:
+        """Keep a letter if `rule` alone cannot take an event; False: it takes the event from all.
+
+        That is so if a predicate raises, unless the rule fails alone.
+        """
+        is_alone = isinstance(error, BadEvent) or rule.on_abort is OnAbort.RULE
+        if is_alone and not self.fail_fast:
+            self._triggering.refuse(t, rule, f"{self._stream.name}/{identity}", o, error)
+            if not isinstance(error, UncertainOrder):  # then the rule has kept it
+                self.refusals.add(rule, identity, o.us)
+        return is_alone and not self.fail_fast
+
+    def _fed(
+        self,
+        t: Transaction,
+        timestamp: Any,
+        identity: str,
+        record: Callable[[], dict[str, Any]],
+        feed: Callable[[], tuple[list[Triggered], list[Fed]]],
+    ) -> Letter | None:
+        """Feed one event in `t` and run what it triggers in a child; a letter if that fails."""
+        fed: list[Fed] = []
+        try:
+            triggered, fed = feed()
+            self._triggering.keep(t, fed)
+            if triggered:
+                self._run_rules(t, triggered, label=identity, timestamp=timestamp)
+        except Exception as error:
+            if is_systemic(error, t):
+                raise
+            self._triggering.take_back(t, fed)
+            return self.letter(identity, record(), error)
+        return None
+
+    def _passed(
+        self, t: Transaction, subscription: Subscription, due_us: int, refused: RefusedBy
+    ) -> list[Triggered]:
+        """Go on behind a moment at which a detector has failed; what else was complete then."""
+        with suppress(BadEvent):  # it keeps something that cannot be written
+            return self._triggering.pass_over(subscription, due_us + 1, t, refused)
+        # It would fail again and again: what the detector keeps is given up.
+        subscription.restore(None)
+        return self._triggering.advance(subscription, due_us + 1, t, refused)
+
+    def _failed_at(self, us: int, rule: str, identity: str, error: Exception) -> Letter:
+        if self.fail_fast:
+            raise BatchFailed(
+                f"stream {self._stream.name}: rule {rule} at {moment_of(us)}: {told(error)}"
+            ) from error
+        payload = {"rule": rule, "us": us}
+        return Letter.of_event(self._stream.name, identity, payload, error)
+
+    def _run_rules(
+        self, t: Transaction, triggered: list[Triggered], *, label: str, timestamp: Any
+    ) -> None:
+        with t.hierarchy.undoing() if t.hierarchy.run.careful else nullcontext():
+            t.run_child(
+                lambda s: self._triggering.trigger(s, triggered), label=label, timestamp=timestamp
+            )

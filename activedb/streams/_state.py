@@ -1,0 +1,301 @@
+"""Where the run of a stream stands, and how it gets there again after something has failed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from activedb.columns import Arrival
+from activedb.errors import CheckpointMismatch
+from activedb.firing import STREAM_RUN, Launcher, Triggering
+from activedb.spelling import listed
+from activedb.store.journals import ColumnNote, LedgerEntry, StreamJournal
+from activedb.streams._buffer import EventTimeBuffer
+from activedb.streams._declaration import Stream
+from activedb.streams._membership import Membership
+from activedb.streams._refusals import Refusals
+from activedb.streams._stream_programs import StreamPrograms
+from activedb.streams._time import StreamTime
+from activedb.transactions import Forest
+
+if TYPE_CHECKING:
+    from activedb.streams.columns import ColumnProgram, ColumnRules, WaitingColumns
+
+__all__ = ["OF_COLUMNS", "OF_PYTHON", "StreamState"]
+
+OF_PYTHON = "Python"
+"""The kind of source of what was fed with `Database.feed`."""
+
+OF_COLUMNS = (ColumnNote.USED, ColumnNote.DEAD, ColumnNote.RULES)
+"""Notes that only rules in columns take."""
+
+Position: TypeAlias = Mapping[str, Any]
+_SHOWN_CHARS_MAX = 120
+_RESUME = (
+    "go on behind the last batch of the database, with an empty checkpoint: activedb run --resume "
+    "--checkpoint DIR, in Python SparkFeed(…, resume=run.positions())"
+)
+
+
+class StreamState:
+    """The newest ledger entry of a stream, and the events that wait.
+
+    They are what the database says, or an exception is on its way and they are loaded again.
+
+    Not thread-safe: used by the one thread that feeds the stream.
+
+    Attributes
+    ----------
+    stream : Stream
+    buffer : EventTimeBuffer
+        Events that the punctuation has not passed.
+    columns : WaitingColumns or None
+        The same, of a stream that is processed in columns: `buffer` is empty then between parts.
+    left_in_columns : list of Arrival
+        Those that an earlier run has kept as columns: the next part has to keep them one by one.
+    is_left_in_columns : bool
+        Whether it has kept anything in columns, which this one does not.
+    has_notes : bool
+        Whether an earlier run has kept notes of rules in columns.
+    left_in_rows : bool
+        Whether an earlier run has kept events one by one, while this one keeps columns.
+    last : LedgerEntry or None
+        The part that was processed last.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        *,
+        forest: Forest,
+        triggering: Triggering,
+        launcher: Launcher,
+        journal: StreamJournal,
+        time: StreamTime,
+        refusals: Refusals,
+        membership: Membership | None,
+        programs: StreamPrograms | ColumnProgram | ColumnRules | None,
+        columns: WaitingColumns | None = None,
+    ):
+        self.stream = stream
+        self.buffer = EventTimeBuffer()
+        self.columns = columns
+        self.left_in_columns: list[Arrival] = []
+        self.is_left_in_columns = self.left_in_rows = self.has_notes = False
+        self.last: LedgerEntry | None = None
+        self._is_torn = False  # whether a reading was cut off, so that this is not what is recorded
+        self._forest = forest
+        self._triggering = triggering
+        self._launcher = launcher
+        self._journal = journal
+        self._time = time
+        self._refusals = refusals
+        self._membership = membership
+        self._programs = programs
+
+    @property
+    def punctuation_us(self) -> int | None:
+        """Every event before it has been processed; later arrivals before it are late."""
+        return None if self.last is None else self.last.punctuation_us
+
+    @property
+    def waiting(self) -> int:
+        """How many events wait for the punctuation."""
+        return len(self.buffer) + (0 if self.columns is None else len(self.columns))
+
+    def newest_us(self) -> int | None:
+        """Where the last of those that wait end; None if there are none."""
+        newest_us = self.buffer.newest_us()
+        return newest_us if self.columns is None else self.columns.newest_us()
+
+    @property
+    def next_sequence(self) -> int:
+        """The number of the next part."""
+        return _sequence(self.last) + 1
+
+    def next_feed(self) -> tuple[str, int]:
+        """Query and number of the next batch that comes from Python."""
+        last = self.last
+        if last is None:
+            return f"python-{self.stream.name}", 0
+        return last.query_id, last.batch_id + 1
+
+    def run_name(self, entry: LedgerEntry) -> str:
+        """What the top-level transactions of a query's parts are called."""
+        return f"{STREAM_RUN}{self.stream.name}/{entry.query_id}"
+
+    def reached_us(self, punctuation_us: int, count: int) -> int:
+        """No event to be processed after the first `count` that wait begins before this."""
+        lowest_us = self.buffer.lowest_us(count)
+        return punctuation_us if lowest_us is None else min(punctuation_us, lowest_us)
+
+    def is_awaited(self, punctuation_us: int | None) -> bool:
+        """Whether a punctuation has passed events, or time has something to do before it."""
+        known_us = self.punctuation_us
+        if punctuation_us is None or (known_us is not None and punctuation_us <= known_us):
+            return False
+        passed = self.buffer.passed(punctuation_us)
+        return passed > 0 or self._time.is_due(self.reached_us(punctuation_us, 0))
+
+    def load(self, *, begins: bool) -> None:
+        """Read where the stream stopped.
+
+        Parameters
+        ----------
+        begins : bool
+            For the first time. Otherwise something has failed: the detectors have what they had
+            before, unless somebody else has fed the stream, or a commit was made after all.
+        """
+        before, was_torn, self._is_torn = self.last, self._is_torn, True
+        if self._programs is not None:
+            self._programs.take_back()
+        self.buffer = EventTimeBuffer()
+        self.last = self._journal.last()
+        if begins:
+            self._launcher.of_batches.remember_done(f"{STREAM_RUN}{self.stream.name}/")
+        renews = begins or was_torn or _sequence(before) != _sequence(self.last)
+        if begins:
+            self._forest.run(self._time.begin)
+        else:
+            self._time.restore(renew=renews)
+        if self._programs is not None and renews:
+            processed_before = self._journal.totals()["events"]
+            (self._programs.begin if begins else self._programs.load)(processed_before)
+        self._load_waiting(renews=renews)
+        passed_us = self.punctuation_us
+        if passed_us is not None:
+            processed, _ = self.buffer.first(passed_us, len(self.buffer))
+            self.buffer.remove_first(len(processed))
+            for arrival in processed if renews else ():
+                self._absorb(arrival)
+        if self._membership is not None:
+            self._membership.load()
+            self._membership.declared(passed_us)
+        self._is_torn = False
+
+    def mend(self) -> None:
+        """Read it again if the last reading was cut off; before anything else is done."""
+        if self._is_torn:
+            self.load(begins=False)
+
+    def _load_waiting(self, *, renews: bool) -> None:
+        """Read the events that wait, and those that are kept, however they were left."""
+        journal, passed_us = self._journal.columns, self.punctuation_us
+        arrivals = [Arrival.restore(record) for record in self._journal.kept_events()]
+        kept, notes = journal.waiting(), journal.notes()
+        self.left_in_columns, self.left_in_rows = [], bool(arrivals)
+        self.has_notes = bool(notes)
+        self._refusals.read(notes.get(ColumnNote.REFUSED, ()))
+        has_own = any(note in notes for note in OF_COLUMNS)
+        self.is_left_in_columns = self.columns is None and (bool(kept) or has_own)
+        if self.columns is None and not self.is_left_in_columns:
+            self.buffer.add(arrivals)
+            return
+        from activedb.columns.events import ColumnEvents, events_of_bytes
+        from activedb.streams.columns import dead_of, in_columns
+
+        parts = [events_of_bytes(data) for data in kept]
+        if ColumnNote.RULES not in notes:  # what programs have processed is not there for rules
+            parts = [part.since(passed_us) for part in parts]
+        if self.columns is None:  # it was processed in columns before
+            left = ColumnEvents.joined(parts)
+            self.left_in_columns = left.take(~dead_of(notes, left)).arrivals()
+            self.buffer.add([*arrivals, *self.left_in_columns])
+            return
+        parts.append(in_columns(self.stream, arrivals).in_order())
+        self.columns.restore(parts, passed_us)
+        if renews and self._programs is not None:
+            passed = ColumnEvents.joined([part.before(passed_us) for part in parts]).in_order()
+            assert not isinstance(self._programs, StreamPrograms)
+            self._programs.absorb(passed.take(~dead_of(notes, passed)), notes)
+
+    def check_continues(
+        self, query_id: str | None, batch_id: int, continues: str | None = None
+    ) -> None:
+        """Check that a batch continues what the ledger holds; see `StreamRun.check_continues`."""
+        last = self.last
+        name = self.stream.name
+        if last is not None and last.query_id != query_id:
+            if continues is not None:
+                self._check_resumes(last, continues, batch_id)
+                return
+            raise CheckpointMismatch(
+                f"stream {name} was fed by query {last.query_id} so far, and this is "
+                f"{'a new query' if query_id is None else f'query {query_id}'}: its checkpoint is "
+                f"new, or another one. Use the old checkpoint; or, if that is lost, {_RESUME}; or "
+                f"start over with an empty database"
+            )
+        if last is not None and batch_id > last.batch_id + 1:
+            raise CheckpointMismatch(
+                f"stream {name}: the checkpoint is at batch {batch_id}, but this database stopped "
+                f"at batch {last.batch_id}. Use the database that belongs to the checkpoint, as it "
+                f"was last; or, if this is all there is of it, {_RESUME}"
+            )
+        if last is None and batch_id > 0:
+            raise CheckpointMismatch(
+                f"stream {name}: the checkpoint is at batch {batch_id}, but this database has "
+                f"seen none of its batches. Use the old database, or remove the checkpoint to "
+                f"start over"
+            )
+
+    def _check_resumes(self, last: LedgerEntry, continues: str, batch_id: int) -> None:
+        if (continues, batch_id) != (last.query_id, last.batch_id + 1):
+            raise CheckpointMismatch(
+                f"stream {self.stream.name}: this checkpoint goes on with batch {batch_id}, behind "
+                f"query {continues}, but this database stopped at batch {last.batch_id} of query "
+                f"{last.query_id}. Use the checkpoint of that query; or, if it is lost, {_RESUME}"
+            )
+
+    def check_same(self, query_id: str, batch_id: int, position: Position | None) -> None:
+        """Check that a batch that has taken effect comes again as it was then.
+
+        Raises
+        ------
+        CheckpointMismatch
+            If it has other rows: they would be passed over.
+        """
+        is_there, recorded = self._journal.position(query_id, batch_id)
+        if not is_there:
+            raise CheckpointMismatch(
+                f"stream {self.stream.name}: batch {batch_id} of query {query_id} is none that "
+                f"this database has seen, though it has seen later ones: the checkpoint has lost "
+                f"where it began (activedb.json). Restore it from a copy; or {_RESUME}"
+            )
+        if recorded is None or (position is None and recorded["source"]["kind"] != OF_PYTHON):
+            return
+        if position is not None and recorded["source"] == position["source"]:
+            return
+        raise CheckpointMismatch(
+            f"stream {self.stream.name}: batch {batch_id} comes with other rows than those that "
+            f"took effect: {_shown(recorded)} then, {_shown(position)} now. The checkpoint is an "
+            f"older copy, or the stream was fed without it. Use the checkpoint as it was last; or, "
+            f"if it is lost, {_RESUME}"
+        )
+
+    def _absorb(self, arrival: Arrival) -> None:
+        """Show the detectors an event that was processed before a restart."""
+        o, identity = arrival.occurrence, f"{arrival.batch_id}.{arrival.position}"
+        for subscription in self._triggering.catalog.concerned_by(o):
+            if self._time.is_replayed(subscription):
+                if identity in self._refusals.of(subscription.rule):
+                    continue
+                with suppress(Exception):  # of a predicate of a rule that is new
+                    subscription.feed(o)
+
+
+def _sequence(entry: LedgerEntry | None) -> int:
+    return 0 if entry is None else entry.sequence
+
+
+def _shown(position: Position | None) -> str:
+    """What rows a batch has, in few words; of files their names."""
+    if position is None:
+        return "unknown ones"
+    files = position["source"].get("files")
+    if files is not None:
+        return listed(PurePath(file).name for file in files)
+    text = json.dumps(position["source"])
+    return text if len(text) <= _SHOWN_CHARS_MAX else f"{text[:_SHOWN_CHARS_MAX]}…"

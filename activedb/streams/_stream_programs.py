@@ -1,0 +1,389 @@
+"""What the programs of a stream do in its parts, and how it gets durable with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+from activedb.columns import Arrival
+from activedb.errors import BatchFailed
+from activedb.events import Occurrence
+from activedb.firing import Letter, is_systemic
+from activedb.metrics import Counters
+from activedb.scheduling import (
+    At,
+    Detection,
+    Outcome,
+    Partitioned,
+    Refusal,
+    Scheduler,
+    SerialOrder,
+    State,
+    STransaction,
+    TaskRunner,
+    s_transaction_of,
+)
+from activedb.store.journals import ProgramJournal
+from activedb.streams._declaration import Stream
+from activedb.streams._program_decisions import ProgramDecisions
+from activedb.streams._program_outputs import put_out
+from activedb.streams._program_tables import ProgramTable, take_tables
+from activedb.streams._program_work import Work, letter_of
+from activedb.streams._programs import PROGRAMS_MAX, Defined, ProgramsOfStream
+from activedb.transactions import Forest, Transaction
+
+__all__ = ["StreamPrograms"]
+
+_OF_MOMENTS = 2**62
+"""Added to the place of a program: the number of its moments, behind those of all events."""
+
+
+@dataclass(slots=True)
+class _Left:
+    """What a part leaves behind, to be written with it."""
+
+    versions: list[Mapping[str, Any]] = field(default_factory=list)
+    outputs: list[Mapping[str, Any]] = field(default_factory=list)
+    states: dict[str, Any] = field(default_factory=dict)
+    committed: int = 0
+    aborted: int = 0
+    last_us: int | None = None  # of its events
+
+
+class StreamPrograms:
+    """The programs of one stream: the state they share, and one part after another of its events.
+
+    What a part changes is written through the part's own transaction, so its rows, versions and
+    outputs commit with its ledger row. In memory it is there before that: `take_back` removes it.
+
+    Not thread-safe: used by the one thread that feeds the stream.
+
+    Attributes
+    ----------
+    state : State
+        What has committed, and what the part at hand has done.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        of: ProgramsOfStream,
+        *,
+        forest: Forest,
+        journal: ProgramJournal,
+        counters: Counters,
+        decisions: ProgramDecisions,
+    ):
+        self.state = State(of.tables)
+        self._name = f"the programs of stream {stream.name}"
+        self._stream = stream
+        self._of = of
+        self._forest = forest
+        self._journal = journal
+        self._counters = counters
+        self._decisions = decisions
+        self._scheduler: Scheduler = of.scheduler
+        self._tables = [ProgramTable(shared, kept) for shared, kept in of.tables.items()]
+        self._processed = 0
+        # Of programs with rules: their detectors, and what these kept when a part last committed.
+        self._detections: dict[str, Detection] = {}
+        self._detected: dict[str, Mapping[str, Any]] = {}
+        self._last_us: int | None = None  # of all events and versions that have committed
+        self._is_begun = False  # whether a part has shown the detectors anything since
+        # Of the part at hand: the place of its first event, and what it is to write.
+        self._first: At | None = None
+        self._left = _Left()
+
+    @property
+    def processed(self) -> int:
+        """Events of all parts that have committed."""
+        return self._processed
+
+    def run_in_tasks(self, runner: TaskRunner | None) -> None:
+        """From now on let others run what shares no state; None: this process runs all.
+
+        Raises
+        ------
+        DefinitionError
+            If the scheduler cannot be sent there.
+        """
+        of = self._of.scheduler
+        self._scheduler = of if runner is None else Partitioned(of, runner)
+
+    # -- where it stands -------------------------------------------------------------------
+
+    def begin(self, processed: int) -> None:
+        """Take the tables for this process and this stream, and read them.
+
+        Raises
+        ------
+        TableOwned
+            If another process uses one.
+        DefinitionError
+            If the server itself changes rows of one, or one has a row that no s-transaction can
+            have written.
+        """
+        specs = [table.kept.spec for table in self._tables]
+        take_tables(self._forest, specs, self._name, lambda: self.load(processed))
+
+    def load(self, processed: int) -> None:
+        """Read what is committed.
+
+        Parameters
+        ----------
+        processed : int
+            How many events of the stream have been processed.
+        """
+        state = State(self._of.tables)
+        for table in self._tables:
+            table.load(state, self._journal)
+        self.go_on(state, processed)
+        self._last_us = max((us for v in state if (us := v.last_us()) is not None), default=None)
+        self._detected = self._journal.states()
+        self._restore_detections()
+
+    def go_on(self, state: State, processed: int) -> None:
+        """Go on from a state, which is committed, after so many events."""
+        self.state, self._processed, self._first = state, processed, None
+
+    def take_back(self) -> None:
+        """Go back to what has committed: what an earlier try at a part has done is nothing."""
+        if self._first is not None:
+            self._take_back_since(self._first)
+            self._first = None
+        if self._is_begun:
+            self._restore_detections()
+        self._left = _Left()
+        self._decisions.take_back()
+
+    def committed(self, events: int, reached_us: int | None) -> None:
+        """The part has committed: so many events, and none begins before `reached_us` any more."""
+        left, self._left, self._first = self._left, _Left(), None
+        self._processed += events
+        self._detected |= left.states
+        self._is_begun = False
+        if left.last_us is not None:
+            self._last_us = left.last_us
+        self._decisions.committed()
+        if reached_us is not None:
+            self.state.trim(At(reached_us, "", 0))
+        for name, count in (("committed", left.committed), ("aborted", left.aborted)):
+            if count:
+                self._counters.add(f"s_transactions_{name}", count)
+
+    # -- a part ----------------------------------------------------------------------------
+
+    def process(
+        self,
+        t: Transaction,
+        chunk: Sequence[Arrival],
+        reached_us: int | None,
+        *,
+        behind: Sequence[Occurrence],
+        sequence: int,
+        fail_fast: bool,
+    ) -> list[Letter]:
+        """Run the s-transactions of a part's events; letters of what was refused.
+
+        Parameters
+        ----------
+        t : Transaction
+            That of the part.
+        chunk : sequence of Arrival
+            In event-time order.
+        reached_us : int or None
+            No later event begins before it.
+        behind : sequence of Occurrence
+            Events that are not in the part and may be before some in it.
+        sequence : int
+            The number of the part.
+        fail_fast : bool
+            Raise `BatchFailed` instead of making a letter.
+        """
+        self.take_back()
+        if reached_us is None:
+            return []  # nothing has been passed
+        self._is_begun = True
+        self._left.last_us = chunk[-1].occurrence.low_us if chunk else None
+        self._decisions.begin(self._detections)
+        works, letters = self._prepared(chunk, reached_us, behind)
+        chosen, told = self._decided(sequence, reached_us)
+        works = sorted([*works, *chosen], key=lambda work: work.transaction.at)
+        for detection in self._detections.values():
+            detection.trim(reached_us)
+        self._left.states = self._changed_states()
+        if works:
+            self._first = works[0].transaction.at
+            if t.hierarchy.run.careful or not self._run_together(t, works):
+                self._run_one_by_one(t, works)
+        records, more = put_out(t, self._stream.name, works)
+        self._left.outputs += records
+        for work in works:
+            if work.outcome.committed:
+                self._left.committed += 1
+            else:
+                self._left.aborted += 1
+        letters += more
+        if letters and fail_fast:
+            raise BatchFailed(
+                f"stream {self._stream.name}: event {letters[0].identity}: {letters[0].reason}"
+            )
+        return letters + told
+
+    def write(self, connection: Any, reached_us: int | None) -> None:
+        """Write what the part leaves behind, within its commit."""
+        self._journal.write_versions(connection, self._left.versions)
+        self._journal.write_outputs(connection, self._left.outputs)
+        self._journal.write_states(connection, self._left.states)
+        self._decisions.write(connection)
+        for table in self._tables:
+            if reached_us is not None and table.shared.history_us:
+                before_us = reached_us - table.shared.history_us
+                self._journal.forget_versions(connection, table.kept.spec.name, before_us)
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _prepared(
+        self, chunk: Sequence[Arrival], reached_us: int | None, behind: Sequence[Occurrence]
+    ) -> tuple[list[Work], list[Letter]]:
+        """The s-transactions of events, in the serial order, and letters of those refused."""
+        works: list[Work] = []
+        letters: list[Letter] = []
+        for place, defined in enumerate(self._of.programs):
+            works += self._prepared_of(defined, place, chunk, reached_us, behind, letters)
+        return works, letters
+
+    def _decided(self, sequence: int, reached_us: int) -> tuple[list[Work], list[Letter]]:
+        """The s-transactions of what was chosen of open choices, and letters of what cannot be.
+
+        They come after all that the part has processed; so none, while more of its time is to come.
+        """
+        works: list[Work] = []
+        letters: list[Letter] = []
+        for us in (self._last_us, self._left.last_us):
+            if us is not None and us >= reached_us:
+                return works, letters
+        for defined in self._of.programs:
+            name = defined.program.name
+            if name in self._detections:
+                made, told = self._decisions.apply(
+                    name, self._detections[name], sequence, reached_us
+                )
+                works += [Work(defined, one, None, id_) for id_, one in made]
+                letters += told
+        letters += self._decisions.rest([d.program.name for d in self._of.programs])
+        return works, letters
+
+    def _prepared_of(
+        self,
+        defined: Defined,
+        place: int,
+        chunk: Sequence[Arrival],
+        reached_us: int | None,
+        behind: Sequence[Occurrence],
+        letters: list[Letter],
+    ) -> list[Work]:
+        """Those of one program, which is the `place`-th of the stream; letters are added."""
+        program, stream = defined.program, self._stream.name
+        detection = self._detections.get(program.name)
+        arrivals: dict[At, Arrival] = {}
+        made: list[STransaction] = []
+        for number, arrival in enumerate(chunk, start=self._processed + 1):
+            o = arrival.occurrence
+            is_for_rules = detection is not None and detection.accepts(o)
+            if o.name not in program.types and not is_for_rules:
+                continue
+            # Lower ends do not go down from event to event, and the number breaks all ties.
+            at = At(o.low_us, "", number * PROGRAMS_MAX + place)
+            one = s_transaction_of(program, o, at)
+            if isinstance(one, Refusal):
+                letters.append(letter_of(stream, defined, arrival, one.error, reason=one.reason))
+            elif one is not None:
+                arrivals[at] = arrival
+                made.append(one)
+                if detection is not None and is_for_rules:
+                    detection.take(at, o)
+        if detection is not None:
+            made, refused, undecided, decided = detection.run(made, reached_us, behind)
+            self._decisions.found(program.name, undecided, decided)
+            by_event = {id(arrival.occurrence): arrival for arrival in arrivals.values()}
+            letters += [letter_of(stream, defined, by_event[id(o)], e) for o, e in refused]
+        for one in made:
+            if one.at not in arrivals:  # a moment, which comes after all events of its time
+                one.at = At(one.at.us, "", _OF_MOMENTS + place)
+        return [Work(defined, one, arrivals.get(one.at)) for one in made]
+
+    def _run_together(self, t: Transaction, works: list[Work]) -> bool:
+        """Let the scheduler run all; False, and nothing has happened, if rows are refused."""
+        for work in works:
+            self._scheduler.add(work.transaction)
+        self._scheduler.run(self.state)
+        first = works[0].transaction.at
+        try:
+            self._left.versions += self._write(t, f"programs.{works[0].identity}", works[-1], first)
+        except Exception as error:
+            if is_systemic(error, t):
+                raise
+            self._take_back_since(first)
+            self._left.versions.clear()
+            return False
+        return True
+
+    def _run_one_by_one(self, t: Transaction, works: list[Work]) -> None:
+        """Run all in the serial order, so that who writes what is refused aborts alone."""
+        alone = SerialOrder()
+        for work in works:
+            s = work.transaction
+            alone.add(s)
+            alone.run(self.state)
+            if not work.outcome.committed:
+                continue
+            try:
+                with t.hierarchy.undoing() if t.hierarchy.run.careful else nullcontext():
+                    self._left.versions += self._write(t, work.identity, work, s.at)
+            except Exception as error:
+                if is_systemic(error, t):
+                    raise
+                self._take_back_since(s.at)
+                s.outcome = Outcome.of_error(error)
+
+    def _write(self, t: Transaction, label: str, last: Work, since: At) -> list[Mapping[str, Any]]:
+        """Write the rows of what was written at or after a place; records of the versions."""
+        found = [
+            (table, rows, list(table.records(versions, since)))
+            for table in self._tables
+            for versions in (self.state.of(table.shared),)
+            if (rows := table.rows(versions, since))
+        ]
+
+        def write(s: Transaction) -> None:
+            s.writer = self._name
+            for table, rows, _ in found:
+                table.write(s, rows)
+
+        if found:
+            t.run_child(write, label=label, timestamp=last.timestamp)
+        return [record for _, _, records in found for record in records]
+
+    def _take_back_since(self, at: At) -> None:
+        for versions in self.state:
+            versions.take_back_since(at)
+
+    # -- rules of programs -----------------------------------------------------------------
+
+    def _restore_detections(self) -> None:
+        """Let detectors be as they were when a part last committed; O(what they keep)."""
+        self._is_begun = False
+        for program in (defined.program for defined in self._of.programs):
+            if not program.rules:
+                continue
+            detection = self._detections[program.name] = Detection(program.rules, program.check)
+            if program.name in self._detected:
+                detection.restore(self._detected[program.name])
+
+    def _changed_states(self) -> dict[str, Any]:
+        """What detectors keep that is not in the database yet, by program."""
+        states = {name: detection.state() for name, detection in self._detections.items()}
+        return {name: s for name, s in states.items() if s != self._detected.get(name)}

@@ -1,0 +1,31 @@
+"""Durable programs and rules over columns: batches of events that never become objects.
+
+See README.md.
+"""
+
+from __future__ import annotations
+
+import activedb.columns.program  # noqa: F401  # first: it says what is not installed
+
+# isort: split
+from activedb.streams.columns._admission import ColumnAdmission, in_columns
+from activedb.streams.columns._limits import check_in_columns
+from activedb.streams.columns._parts import ColumnParts
+from activedb.streams.columns._program import ColumnProgram
+from activedb.streams.columns._rule_limits import check_rule_in_columns
+from activedb.streams.columns._rule_parts import ColumnRuleParts
+from activedb.streams.columns._rules import ColumnRules, dead_of
+from activedb.streams.columns._waiting import WaitingColumns
+
+__all__ = [
+    "ColumnAdmission",
+    "ColumnParts",
+    "ColumnProgram",
+    "ColumnRuleParts",
+    "ColumnRules",
+    "WaitingColumns",
+    "check_in_columns",
+    "check_rule_in_columns",
+    "dead_of",
+    "in_columns",
+]

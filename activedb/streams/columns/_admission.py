@@ -1,0 +1,237 @@
+"""Which rows of a batch are events in columns, and what becomes of the others.
+
+All rows that are in any way not as most are go the way of `activedb.streams.of_batch`, as objects;
+what that admits comes back into the columns. So rows are refused, late or admitted as always.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+
+from activedb.clock import in_microseconds
+from activedb.columns import PARAM_PREFIX, Arrival, EventColumn, EventTable
+from activedb.columns.events import (
+    Column,
+    ColumnEvents,
+    Ints,
+    Mask,
+    Values,
+    codes_of,
+    texts_of,
+    values_of,
+)
+from activedb.errors import BadEvent
+from activedb.events import Occurrence, encode_params
+from activedb.store.sql import is_storable
+from activedb.streams._admission import Admission
+from activedb.streams._arrivals import Arrivals
+from activedb.streams._batch import AtomicBatch
+from activedb.streams._declaration import Stream
+
+__all__ = ["ColumnAdmission", "ColumnArrivals", "in_columns"]
+
+_FIRST_US = in_microseconds(datetime.min.replace(tzinfo=UTC))
+_LAST_US = in_microseconds(datetime.max.replace(tzinfo=UTC))
+_KEEPABLE = {type(None), bool, int, float, str, date, Decimal, bytes, UUID}
+"""Types of which the database can keep every value."""
+
+
+@dataclass(slots=True)
+class ColumnArrivals(Arrivals):
+    """The rows of one batch, sorted.
+
+    Attributes
+    ----------
+    events : ColumnEvents
+        Those admitted, in the order of time; there are none one by one.
+    """
+
+    events: ColumnEvents = field(default_factory=ColumnEvents.none)
+
+
+class ColumnAdmission(Admission):
+    """Sorts rows into admitted, late and refused ones, the admitted ones in columns."""
+
+    def none(self) -> ColumnArrivals:
+        """No rows."""
+        return ColumnArrivals()
+
+    def of_batch(self, batch: AtomicBatch) -> ColumnArrivals:
+        """Sort the rows of a batch.
+
+        Raises
+        ------
+        BadEvent
+            If the times of some are intervals; nothing has been taken then.
+        """
+        table = batch.table
+        when = values_of(table.column("event_time_us"))
+        if batch.has_intervals or when.array.dtype != np.int64:  # no times, or odd ones
+            return self._in_columns(super().of_batch(batch))
+        events, good = _read(
+            self._state.stream, batch, when, self._state.punctuation_us, self._future.latest_us()
+        )
+        others = Arrivals()
+        if not good.all():
+            rows = np.flatnonzero(~good)
+            others = _placed(super().of_batch(replace(batch, table=_Some(table, rows))), rows)
+            good[[arrival.position for arrival in others.admitted]] = True
+            events = events.take(good)
+        return ColumnArrivals([], others.late, others.refused, events.in_order())
+
+    def of_events(self, events: Iterable[Occurrence], batch_id: int) -> ColumnArrivals:
+        """Sort events that come from Python.
+
+        Raises
+        ------
+        BadEvent
+            If the times of some are intervals; nothing has been taken then.
+        """
+        return self._in_columns(super().of_events(events, batch_id))
+
+    def _in_columns(self, arrivals: Arrivals) -> ColumnArrivals:
+        return ColumnArrivals(
+            [],
+            arrivals.late,
+            arrivals.refused,
+            in_columns(self._state.stream, arrivals.admitted).in_order(),
+        )
+
+
+def in_columns(stream: Stream, arrivals: Sequence[Arrival]) -> ColumnEvents:
+    """Events in columns.
+
+    Raises
+    ------
+    BadEvent
+        If the times of some are intervals.
+    """
+    events, rest = ColumnEvents.of_arrivals(arrivals)
+    if rest:
+        raise BadEvent(
+            f"stream {stream.name}: the timestamp of event {rest[0].occurrence!r} is an interval, "
+            'and its program runs in columns, which takes exact ones: use another scheduler="…", '
+            "or give it an exact timestamp"
+        )
+    return events
+
+
+def _read(
+    stream: Stream,
+    batch: AtomicBatch,
+    when: Values,
+    punctuation_us: int | None,
+    latest_us: int | None,
+) -> tuple[ColumnEvents, Mask]:
+    """All rows, and which of them are certainly events, and neither late nor from the future."""
+    table: Any = batch.table
+    count = table.num_rows
+    types = tuple(stream.types)
+    codes = codes_of(table.column("event_type"), types)
+    us: Ints = when.array
+    first_us = _FIRST_US if punctuation_us is None else max(_FIRST_US, punctuation_us)
+    last_us = _LAST_US if latest_us is None else min(_LAST_US, latest_us)
+    good: Mask = (codes >= 0) & (us >= first_us) & (us <= last_us)
+    ids = texts_of(table, "event_id")
+    params = {name: values_of(table.column(PARAM_PREFIX + name)) for name in batch.param_names}
+    if when.missing is not None:
+        good &= when.missing == 0
+    if ids is not None:
+        good &= ~_unkeepable_ids(ids)
+    for name, values in params.items():
+        if values.array.dtype == object:
+            good &= ~_unkeepable(name, values)
+    for code, required in enumerate(stream.types.values()):
+        for name in required:
+            if name not in params:
+                good &= codes != code
+            elif (missing := params[name].missing) is not None:
+                good &= (codes != code) | (missing == 0)
+    events = ColumnEvents(
+        types,
+        codes,
+        us,
+        np.full(count, batch.batch_id, np.int64),
+        np.arange(count),
+        params,
+        ids,
+    )
+    return events, good
+
+
+def _unkeepable_ids(ids: Column) -> Mask:
+    found: list[Any] = ids.tolist()
+    if all(type(id_) is str for id_ in found) and is_storable("".join(found)):
+        return np.zeros(len(found), np.bool_)
+    return np.array(
+        [id_ is not None and (type(id_) is not str or not is_storable(id_)) for id_ in found],
+        np.bool_,
+    )
+
+
+def _unkeepable(name: str, values: Values) -> Mask:
+    """Which values a database cannot keep."""
+    found: list[Any] = values.array.tolist()
+    bad = np.zeros(len(found), np.bool_)
+    if set(map(type, found)) <= _KEEPABLE:
+        return bad
+    for row, value in enumerate(found):
+        try:
+            encode_params({name: value})
+        except BadEvent:
+            bad[row] = True
+    return bad
+
+
+def _placed(arrivals: Arrivals, rows: Ints) -> Arrivals:
+    """What was found in some rows, with their places among all."""
+    places = rows.tolist()
+    return Arrivals(
+        [replace(arrival, position=places[arrival.position]) for arrival in arrivals.admitted],
+        [replace(arrival, position=places[arrival.position]) for arrival in arrivals.late],
+        [replace(refused, position=places[refused.position]) for refused in arrivals.refused],
+    )
+
+
+class _Some:
+    """Some rows of a table of events."""
+
+    def __init__(self, table: EventTable, rows: Ints):
+        self._table = table
+        self._rows = rows
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+        return len(self._rows)
+
+    @property
+    def column_names(self) -> list[str]:
+        """Names of the columns, in order."""
+        return self._table.column_names
+
+    def column(self, name: str) -> EventColumn:
+        """The column called ``name``."""
+        column: Any = self._table.column(name)
+        if hasattr(column, "take"):
+            return _Listed(column.take(self._rows).to_pylist())
+        values = column.to_pylist()
+        return _Listed([values[row] for row in self._rows.tolist()])
+
+
+class _Listed:
+    """A column that is a list."""
+
+    def __init__(self, values: list[Any]):
+        self._values = values
+
+    def to_pylist(self) -> list[Any]:
+        """Its values."""
+        return self._values

@@ -1,0 +1,210 @@
+"""The detectors of a stream's rules, which are shown events in columns."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from activedb.columns.detect import ABSENT as NONE_AT_ALL
+from activedb.columns.detect import ColumnarDetector, EventColumns, EventFilter
+from activedb.columns.events import ABSENT, THERE, ColumnEvents, Ints, Mask, Values, arrow, objects
+from activedb.events import Expression, Occurrence, Primitive, Query
+from activedb.rules import Rule, Subscription
+
+__all__ = ["Detections", "Found", "event_columns", "is_among"]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Found:
+    """What a batch of events has completed of one rule.
+
+    Attributes
+    ----------
+    subscription : Subscription
+    at : array of int64
+        Per match which event of the batch completed it; these rise.
+    occurrences : list of Occurrence
+        The matches.
+    """
+
+    subscription: Subscription
+    at: Ints
+    occurrences: list[Occurrence]
+
+
+@dataclass(eq=False, slots=True)
+class Detections:
+    """What the detectors of a stream's rules keep; a value, but for `feed` and `trim`.
+
+    Attributes
+    ----------
+    subscriptions : tuple of Subscription
+        The rules, in the order of definition.
+    detectors : mapping of object to ColumnarDetector
+        By what versions of a rule share (`Subscription.detection`); of those that keep anything.
+    filters : mapping of object to tuple of EventFilter
+        Likewise, of the others: what they take.
+    since_us : mapping of str to int
+        By name, of the rules that use up events: the time of the first that the detector was fed.
+    used : list of (str, array of int64)
+        Rule and places (batch and position) of events that its matches have used up, in feeds
+        since `settled`.
+    failing : Subscription or None
+        Whose detector has raised.
+    """
+
+    subscriptions: tuple[Subscription, ...] = ()
+    detectors: Mapping[object, ColumnarDetector] = field(default_factory=dict)
+    filters: Mapping[object, tuple[EventFilter, ...]] = field(default_factory=dict)
+    since_us: Mapping[str, int] = field(default_factory=dict)
+    used: list[tuple[str, Ints]] = field(default_factory=list)
+    failing: Subscription | None = None
+
+    def going_on(self, subscriptions: Sequence[Subscription]) -> Detections:
+        """What goes on from the same state for these rules, those that are new with nothing.
+
+        O(what is kept).
+        """
+        detectors, filters = {}, {}
+        since_us = {}
+        for subscription in subscriptions:
+            key, rule = subscription.detection, subscription.rule
+            if not subscription.is_stateful:
+                taking = self.filters.get(key)
+                if taking is None:
+                    taking = tuple(map(EventFilter, _primitives(rule.on)))
+                filters[key] = taking
+                continue
+            known = self.detectors.get(key)
+            detectors[key] = new_detector(rule) if known is None else known.copy()
+            if known is not None and rule.name in self.since_us:
+                since_us[rule.name] = self.since_us[rule.name]
+        return Detections(tuple(subscriptions), detectors, filters, since_us, list(self.used))
+
+    def settled(self) -> Detections:
+        """The same, when what was used up has been noted."""
+        return replace(self, used=[])
+
+    @property
+    def horizon_us(self) -> int:
+        """How far back the events reach that later matches may need."""
+        return max((d.horizon_us or 0 for d in self.detectors.values()), default=0)
+
+    def feed(self, events: ColumnEvents, without: Collection[Subscription] = ()) -> list[Found]:
+        """Show events to all detectors, in the order of time; what they complete.
+
+        If it raises, some have been shown them and others have not.
+
+        Parameters
+        ----------
+        events : ColumnEvents
+        without : collection of Subscription
+            Whose detectors are not shown them.
+
+        Raises
+        ------
+        BadEvent
+            If an event cannot be judged; what a predicate raises passes through.
+        """
+        columns = event_columns(events)
+        found = []
+        since_us = {**self.since_us}
+        for subscription in self.subscriptions:
+            if subscription in without:
+                continue
+            self.failing = subscription
+            key, name = subscription.detection, subscription.rule.name
+            if key in self.filters:
+                found.append(_single(subscription, self.filters[key], events, columns))
+                continue
+            detector = self.detectors[key]
+            before = detector.rows
+            matches = detector.feed(columns)
+            if detector.uses_up:
+                since_us.setdefault(name, events.us.item(0))
+                if len(matches):
+                    self.used.append((name, matches.places()))
+            found.append(Found(subscription, matches.at - before, matches.occurrences()))
+        self.since_us, self.failing = since_us, None
+        return [one for one in found if len(one.at)]
+
+    def tell(self) -> None:
+        """Let the rules know how much is kept for them."""
+        for subscription in self.subscriptions:
+            detector = self.detectors.get(subscription.detection)
+            if detector is not None:
+                subscription.keeps_in_columns(detector.partials)
+
+    def trim(self, before_us: int) -> None:
+        """Forget what no match at or after a time can need."""
+        for detector in self.detectors.values():
+            detector.trim(before_us)
+
+
+def new_detector(rule: Rule) -> ColumnarDetector:
+    """A detector of a rule's event that keeps nothing yet."""
+    name = None if isinstance(rule.on, Query) else rule.name
+    return ColumnarDetector(rule.on, name=name, matches_max=rule.matches_max)
+
+
+def event_columns(events: ColumnEvents) -> EventColumns:
+    """Events as detectors take them."""
+    pa = arrow()
+    ids = None if events.ids is None else pa.array(events.ids.tolist(), pa.string())
+    return EventColumns(
+        tuple(("event", name) for name in events.types),
+        events.codes,
+        events.us,
+        ids,
+        {name: _column(values) for name, values in events.params.items()},
+        # Timestamps that were not given as times of day in UTC are only known one by one.
+        None if events.stamps is None else [a.occurrence for a in events.arrivals()],
+        np.column_stack((events.batch_ids, events.positions)),
+    )
+
+
+def is_among(events: ColumnEvents, places: Sequence[Ints]) -> Mask:
+    """Which of some events are at one of these places, arrays of batch and position."""
+    wanted = {tuple(place) for some in places for place in some.tolist()}
+    if not wanted:
+        return np.zeros(len(events), np.bool_)
+    own = zip(events.batch_ids.tolist(), events.positions.tolist(), strict=True)
+    return np.fromiter((place in wanted for place in own), np.bool_, len(events))
+
+
+def _single(
+    subscription: Subscription,
+    filters: Sequence[EventFilter],
+    events: ColumnEvents,
+    columns: EventColumns,
+) -> Found:
+    """What some events trigger of a rule on single events."""
+    taken = np.zeros(len(events), np.bool_)
+    for each in filters:
+        taken[each.rows(columns)] = True
+    rows = np.flatnonzero(taken)
+    made = [subscription.feed(arrival.occurrence) for arrival in events.arrivals(rows)]
+    at = np.repeat(rows, [len(matches) for matches in made])
+    return Found(subscription, at, [o for matches in made for o in matches])
+
+
+def _primitives(expression: Expression) -> Iterator[Primitive]:
+    if isinstance(expression, Primitive):
+        yield expression
+    for child in expression.children:
+        yield from _primitives(child)
+
+
+def _column(values: Values) -> Any:
+    """One of numpy if that says it all, of Arrow if there are NULLs."""
+    if values.missing is None:
+        return values.array
+    if values.array.dtype != object and not (values.missing == ABSENT).any():
+        return arrow().array(values.array, mask=values.missing != THERE)
+    found = values.objects()
+    for row in np.flatnonzero(values.missing == ABSENT).tolist():
+        found[row] = NONE_AT_ALL
+    return objects(found)

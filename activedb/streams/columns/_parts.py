@@ -1,0 +1,193 @@
+"""The parts of a stream's batches in columns, and the way out of columns where they cannot be."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+from activedb.columns.events import ColumnEvents, events_to_bytes, pieces_of
+from activedb.errors import ConnectionLost, StoreError
+from activedb.firing import Launcher
+from activedb.store import Connection
+from activedb.store.journals import LedgerEntry, StreamJournal
+from activedb.streams._arrivals import Arrivals
+from activedb.streams._parts import DETACHED_MAX, StreamParts
+from activedb.streams._s_transactions import STransactions
+from activedb.streams._state import StreamState
+from activedb.streams.columns._admission import ColumnArrivals
+from activedb.streams.columns._program import ColumnProgram
+from activedb.streams.columns._waiting import WaitingColumns
+from activedb.transactions import Forest, Run, Transaction
+
+__all__ = ["ColumnParts"]
+
+_SMALL = 64  # events that are done one by one rather than in still smaller parts
+
+
+class ColumnParts:
+    """Processes what a punctuation has passed, all of it as one part, in columns.
+
+    If the database refuses something of that, what has arrived is made durable, and the events are
+    processed in smaller parts, halved as long as one is refused. A small one that is goes to
+    `StreamParts`, event by event: that tells who is to blame, and its result is that which counts.
+
+    Parameters
+    ----------
+    by_rows : StreamParts
+        With the program's `StreamPrograms`.
+    """
+
+    def __init__(
+        self,
+        state: StreamState,
+        s_transactions: STransactions,
+        *,
+        by_rows: StreamParts,
+        program: ColumnProgram,
+        forest: Forest,
+        launcher: Launcher,
+        journal: StreamJournal,
+    ):
+        assert state.columns is not None
+        self._state = state
+        self._waiting: WaitingColumns = state.columns
+        self._s_transactions = s_transactions
+        self._by_rows = by_rows
+        self._program = program
+        self._forest = forest
+        self._launcher = launcher
+        self._journal = journal
+
+    def run(self, entry: LedgerEntry, arrivals: Arrivals) -> None:
+        """Process what `entry`'s punctuation has passed, from its part on."""
+        assert isinstance(arrivals, ColumnArrivals)
+        try:
+            passed_us = entry.punctuation_us
+            passed = ColumnEvents.joined(
+                [self._waiting.passed(passed_us), arrivals.events.before(passed_us)]
+            )
+            only_waits = passed_us is None
+            if not self._run_part(entry, passed.in_order(), arrivals, must=only_waits):
+                self._run_in_pieces(entry, arrivals, len(passed))
+        except BaseException:
+            self._state.load(begins=False)
+            raise
+
+    # -- in columns ------------------------------------------------------------------------
+
+    def _run_part(
+        self,
+        entry: LedgerEntry,
+        passed: ColumnEvents,
+        arrivals: ColumnArrivals,
+        *,
+        must: bool = False,
+    ) -> bool:
+        """Process a part; False, and nothing has happened, if the database refuses something.
+
+        With `must` that is an error.
+        """
+        state, program = self._state, self._program
+        entry = replace(
+            entry,
+            sequence=state.next_sequence,
+            events=len(passed),
+            late=len(arrivals.late),
+        )
+        run = Run(name=state.run_name(entry), is_batch=True)
+        self._launcher.join_running(running_max=DETACHED_MAX)
+        try:
+            self._forest.run(lambda t: self._process(t, entry, passed, arrivals), run)
+        except ConnectionLost:
+            raise
+        except StoreError:
+            if must:
+                raise
+            program.take_back()
+            return False
+        self._launcher.of_batches.committed(run, is_whole=entry.complete)
+        program.committed(len(passed))
+        self._waiting.remove_passed(entry.punctuation_us)
+        self._waiting.add(arrivals.events.since(entry.punctuation_us))
+        state.last, state.has_notes = entry, False
+        self._by_rows.on_progress(len(passed))
+        return True
+
+    def _process(
+        self, t: Transaction, entry: LedgerEntry, passed: ColumnEvents, arrivals: ColumnArrivals
+    ) -> None:
+        each, program = self._s_transactions, self._program
+        reached_us = entry.punctuation_us
+        letters = [each.refuse(entry.batch_id, refused) for refused in arrivals.refused]
+        if reached_us is not None:
+            letters += program.process(t, passed, reached_us, fail_fast=each.fail_fast)
+        late = [arrival.record() for arrival in arrivals.late]
+        final = replace(entry, dead=len(letters))
+        waiting = arrivals.events.since(entry.punctuation_us)
+        has_notes = self._state.has_notes
+
+        def write(connection: Connection) -> None:
+            if has_notes:  # of rules, which know nothing of what a program processes
+                self._journal.columns.forget_notes(connection)
+            if reached_us is not None:
+                program.write(connection, entry.sequence, reached_us)
+                self._journal.columns.forget_waiting(connection, reached_us)
+            pieces = [
+                (events_to_bytes(piece), piece.us.item(-1))
+                for piece in map(waiting.take, pieces_of(len(waiting)))
+            ]
+            self._journal.columns.write(connection, entry.sequence, pieces)
+            self._journal.write(
+                connection, final, keep=(), late=late, drop=(), forget_before_us=reached_us
+            )
+            self._launcher.journal.write_letters(connection, [asdict(x) for x in letters])
+            self._launcher.of_batches.settle(connection, t.hierarchy.run)
+
+        t.hierarchy.durable.append(write)
+
+    # -- where the database refuses something ----------------------------------------------
+
+    def _run_in_pieces(self, entry: LedgerEntry, arrivals: ColumnArrivals, count: int) -> None:
+        """Process `count` events that were refused together, in smaller parts."""
+        punctuation_us = entry.punctuation_us
+        assert punctuation_us is not None, "who only waits is not refused"
+        before_us = self._state.punctuation_us
+        kept = replace(entry, punctuation_us=before_us, complete=False)
+        self._run_part(kept, ColumnEvents.none(), arrivals, must=True)
+        batch_events_max = self._forest.settings.batch_events_max
+        if count <= batch_events_max:  # as it is done event by event anyway
+            whole = self._following(entry, None)
+            self._run_by_rows(whole, self._waiting.passed(punctuation_us))
+            return
+        small = min(batch_events_max, _SMALL)
+        count_max = max(count // 2, small)
+        next_us: int | None = punctuation_us
+        while next_us is not None:
+            passed, next_us = self._waiting.first(punctuation_us, count_max)
+            piece = self._following(entry, next_us)
+            if not self._run_part(piece, passed, ColumnArrivals()):
+                if count_max > small:
+                    next_us, count_max = punctuation_us, max(count_max // 2, small)
+                    continue
+                self._run_by_rows(piece, passed)
+            count_max *= 2
+
+    def _following(self, entry: LedgerEntry, next_us: int | None) -> LedgerEntry:
+        """The next part of `entry`'s batch, up to a time; None: up to its end."""
+        last = self._state.last
+        assert last is not None
+        return replace(
+            entry,
+            part=last.part + 1,
+            punctuation_us=entry.punctuation_us if next_us is None else next_us,
+            complete=entry.complete and next_us is None,
+        )
+
+    def _run_by_rows(self, entry: LedgerEntry, passed: ColumnEvents) -> None:
+        """Process events that wait, and that `entry`'s punctuation has passed, one by one."""
+        self._state.buffer.add(passed.arrivals())
+        self._program.to_rows()
+        try:
+            self._by_rows.run(entry, Arrivals())
+        finally:
+            self._program.of_rows()
+        self._waiting.remove_passed(entry.punctuation_us)

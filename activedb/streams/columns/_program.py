@@ -1,0 +1,299 @@
+"""The program of a stream in columns: its state, and one part after another of its events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from activedb.columns import Arrival
+from activedb.columns.events import ColumnEvents, Ints, pieces_of
+from activedb.columns.program import ColumnResults, ColumnRun, ColumnState, ColumnVersions
+from activedb.errors import BatchFailed
+from activedb.firing import Letter, storable
+from activedb.metrics import Counters
+from activedb.scheduling import At, Refusal, STransaction, s_transaction_of
+from activedb.store import Connection
+from activedb.store.journals import ColumnNote, ProgramJournal
+from activedb.streams._declaration import Stream
+from activedb.streams._program_outputs import put_out
+from activedb.streams._program_tables import take_tables
+from activedb.streams._program_work import Work, letter_of
+from activedb.streams._programs import PROGRAMS_MAX, ProgramsOfStream
+from activedb.streams._stream_programs import StreamPrograms
+from activedb.streams.columns._program_batch import ProgramBatch
+from activedb.streams.columns._tables import ChangedRows, ColumnTable
+from activedb.transactions import Forest, Transaction
+from lockmgr import Mode
+
+__all__ = ["ColumnProgram"]
+
+
+_BEFORE_ALL = At(-(2**62), "", 0)
+
+
+@dataclass(slots=True)
+class _Left:
+    """What a part leaves behind, to be written with it."""
+
+    rows: list[tuple[ColumnTable, ChangedRows]] = field(default_factory=list)
+    versions: list[tuple[ColumnTable, ColumnVersions]] = field(default_factory=list)
+    outputs: list[Mapping[str, Any]] = field(default_factory=list)
+    committed: int = 0
+    aborted: int = 0
+
+
+class ColumnProgram:
+    """The one program of a stream, over columns; see `StreamPrograms`, which it is otherwise like.
+
+    A part that cannot be run in columns is run by `rows`, which has the state meanwhile.
+
+    Not thread-safe: used by the one thread that feeds the stream.
+
+    Parameters
+    ----------
+    threads : int
+        How many may run s-transactions at once.
+
+    Attributes
+    ----------
+    rows : StreamPrograms
+        The same program, event by event.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        of: ProgramsOfStream,
+        *,
+        rows: StreamPrograms,
+        forest: Forest,
+        journal: ProgramJournal,
+        counters: Counters,
+        threads: int,
+    ):
+        (self._defined,) = of.programs
+        self.rows = rows
+        self._name = f"the programs of stream {stream.name}"
+        self._stream = stream
+        self._forest = forest
+        self._journal = journal
+        self._counters = counters
+        self._threads = threads
+        self._tables = [ColumnTable(shared, kept) for shared, kept in of.tables.items()]
+        self._processed = 0  # events of all parts that have committed
+        self._run = self._going_on(ColumnState(of.tables))
+        self._is_by_rows = False  # whether `rows` has the state
+        # Of the part at hand: the state before it, and what it is to write.
+        self._before: ColumnState | None = None
+        self._left = _Left()
+
+    @property
+    def state(self) -> ColumnState:
+        """What has committed, and what the part at hand has done."""
+        return self._run.state
+
+    # -- where it stands -------------------------------------------------------------------
+
+    def begin(self, processed: int) -> None:
+        """Take the tables for this process and this stream, and read them.
+
+        Raises
+        ------
+        TableOwned
+            If another process uses one.
+        DefinitionError
+            If the server itself changes rows of one, or one has a row that no s-transaction can
+            have written.
+        """
+        specs = [table.kept.spec for table in self._tables]
+        take_tables(self._forest, specs, self._name, lambda: self.load(processed))
+
+    def absorb(self, events: ColumnEvents, notes: Mapping[ColumnNote, Sequence[bytes]]) -> None:
+        """Need no event again: what reaches back is in versions."""
+
+    def load(self, processed: int) -> None:
+        """Read what is committed, after so many events of the stream have been processed."""
+        state = ColumnState(table.shared for table in self._tables)
+        for table in self._tables:
+            table.load(state, self._journal)
+        self._run = self._going_on(state)
+        self._processed, self._before, self._is_by_rows = processed, None, False
+        self._left = _Left()
+
+    def take_back(self) -> None:
+        """Go back to what has committed: what an earlier try at a part has done is nothing."""
+        if self._is_by_rows:
+            self.rows.take_back()
+        if self._before is not None:
+            before, self._before = self._before, None
+            self._run = self._going_on(before)
+        self._left = _Left()
+
+    def committed(self, events: int) -> None:
+        """The part has committed: so many events."""
+        left, self._left, self._before = self._left, _Left(), None
+        self._processed += events
+        self.state.settle()
+        for name, count in (("committed", left.committed), ("aborted", left.aborted)):
+            if count:
+                self._counters.add(f"s_transactions_{name}", count)
+
+    def to_rows(self) -> StreamPrograms:
+        """Hand the state, which is committed, to `rows`; O(keys and versions)."""
+        state = self.state.to_state()
+        state.trim(self.state.mark or _BEFORE_ALL)  # so that what is written from now on is known
+        self.rows.go_on(state, self._processed)
+        self._is_by_rows = True
+        return self.rows
+
+    def of_rows(self) -> None:
+        """Take the state back, as it is committed, unless it has been read anew since."""
+        if self._is_by_rows:
+            state = ColumnState.of_state(self.rows.state)
+            state.settle()
+            self._run, self._processed = self._going_on(state), self.rows.processed
+            self._is_by_rows = False
+
+    # -- a part ----------------------------------------------------------------------------
+
+    def process(
+        self, t: Transaction, events: ColumnEvents, reached_us: int, *, fail_fast: bool
+    ) -> list[Letter]:
+        """Run the s-transactions of a part's events; letters of what was refused.
+
+        Parameters
+        ----------
+        t : Transaction
+            That of the part.
+        events : ColumnEvents
+            In event-time order.
+        reached_us : int
+            All of them are before it, and no later event is.
+        fail_fast : bool
+            Raise `BatchFailed` instead of making a letter.
+        """
+        self.take_back()
+        self.of_rows()  # if the last part was interrupted before that
+        for table in self._tables:
+            t.lock_table(table.kept.spec, Mode.X)
+        self._before = self.state.copy()
+        batch = ProgramBatch(self._run, events)
+        results = self._run.feed(batch.batch, reached_us)
+        refused = [*batch.refused, *(batch.rows.item(r.row) for r in results.refused)]
+        letters = [self._letter(events, row) for row in sorted(refused)]
+        ran = batch.rows
+        if results.refused:
+            ran = np.delete(ran, [refusal.row for refusal in results.refused])
+        assert len(results) == len(ran), "what is before the punctuation has run"
+        if len(events):
+            self._note_changes(t, events.us.item(0))
+        numbers = (self._processed + 1 + ran) * PROGRAMS_MAX
+        if self._defined.program.post_processes:
+            works = self._works(events.arrivals(ran), numbers, results)
+            self._left.outputs, more = put_out(t, self._stream.name, works)
+        else:
+            self._left.outputs, more = self._aborts(events, ran, numbers, results), []
+        self._left.committed = int(np.count_nonzero(results.committed))
+        self._left.aborted = len(results) - self._left.committed
+        letters += more
+        if letters and fail_fast:
+            raise BatchFailed(
+                f"stream {self._stream.name}: event {letters[0].identity}: {letters[0].reason}"
+            )
+        return letters
+
+    def write(self, connection: Connection, sequence: int, reached_us: int) -> None:
+        """Write what the part leaves behind, within its commit.
+
+        Parameters
+        ----------
+        sequence : int
+            The part's number.
+        reached_us : int
+            No later event begins before it.
+        """
+        for number, (table, changes) in enumerate(self._left.rows):
+            table.write(connection, changes)
+            if not number:
+                self._forest.store.trigger("inside flush")
+        self._journal.write_outputs(connection, self._left.outputs)
+        for table, versions in self._left.versions:
+            name = table.kept.spec.name
+            pieces = [
+                (piece.to_bytes(), int(piece.us.max()))
+                for piece in map(versions.take, pieces_of(len(versions)))
+            ]
+            self._journal.columns.write(connection, sequence, pieces, name)
+        for table in self._tables:
+            if table.shared.history_us:
+                before_us = reached_us - table.shared.history_us
+                self._journal.forget_versions(connection, table.kept.spec.name, before_us)
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _going_on(self, state: ColumnState) -> ColumnRun:
+        return ColumnRun(self._defined.program, self._threads, state=state)
+
+    def _note_changes(self, t: Transaction, first_us: int) -> None:
+        """Note what of the tables has changed in a part whose first event is of `first_us`."""
+        assert self._before is not None
+        for table in self._tables:
+            changes = table.changes(self.state, self._before)
+            if changes is not None:
+                self._left.rows.append((table, changes))
+                t.hierarchy.session.rewrites(table.kept.spec)
+            # No other part has had an event of this time or a later one.
+            versions = table.versions(self.state, first_us)
+            if versions is not None:
+                self._left.versions.append((table, versions))
+
+    def _works(
+        self, arrivals: Iterable[Arrival], numbers: Ints, results: ColumnResults
+    ) -> Iterator[Work]:
+        """What has ended, one by one, for post-processing."""
+        ended = zip(arrivals, numbers.tolist(), results.outcomes(), strict=True)
+        for arrival, number, outcome in ended:
+            o = arrival.occurrence
+            s = STransaction(At(o.us, "", number), o.name, o.params, ())
+            s.outcome = outcome
+            yield Work(self._defined, s, arrival)
+
+    def _aborts(
+        self, events: ColumnEvents, ran: Ints, numbers: Ints, results: ColumnResults
+    ) -> list[Mapping[str, Any]]:
+        """Records of those that aborted, as `put_out` makes them."""
+        program = self._defined.program
+        aborted, reasons = results.aborts()
+        ids = None if events.ids is None else events.ids[ran[aborted]].tolist()
+        found = zip(
+            results.us[aborted].tolist(),
+            numbers[aborted].tolist(),
+            [None] * len(aborted) if ids is None else ids,
+            [program.types[code] for code in results.codes[aborted].tolist()],
+            reasons,
+            strict=True,
+        )
+        return [
+            {
+                "program": program.name,
+                "us": us,
+                "arrival": number,
+                "event_id": id_,
+                "type": type_,
+                "output": None,
+                "reason": storable(reason),
+            }
+            for us, number, id_, type_, reason in found
+        ]
+
+    def _letter(self, events: ColumnEvents, row: int) -> Letter:
+        """The letter of an event of which no s-transaction was made."""
+        (arrival,) = events.arrivals(np.array([row]))
+        o = arrival.occurrence
+        refused = s_transaction_of(self._defined.program, o, At(o.us, "", 0))
+        assert isinstance(refused, Refusal), "columns refuse what is always refused"
+        error, reason = refused.error, refused.reason
+        return letter_of(self._stream.name, self._defined, arrival, error, reason=reason)

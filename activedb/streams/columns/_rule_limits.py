@@ -1,0 +1,52 @@
+"""What a rule has to be like to hear events of a stream that is processed in columns."""
+
+from __future__ import annotations
+
+from activedb.columns.detect import supports
+from activedb.errors import DefinitionError
+from activedb.events import Detector, Expression, Query, Sequence
+from activedb.rules import OnMany, Rule
+from activedb.streams._declaration import Stream
+
+__all__ = ["check_rule_in_columns"]
+
+
+def check_rule_in_columns(rule: Rule, stream: Stream) -> None:
+    """Raise `DefinitionError` if a rule hears of a stream in columns what it cannot be told."""
+    own = {("event", name) for name in stream.types}
+    keys = rule.on.keys
+    if keys.isdisjoint(own | {("late", stream.name)}):
+        return
+    why = _why_not(rule, stream, others=keys - own)
+    if why is not None:
+        raise DefinitionError(
+            f"rule {rule.name}: stream {stream.name} is processed in columns (columns=True), and "
+            f"{why}; change the rule, or leave out columns=True, and events come one by one"
+        )
+
+
+def _why_not(rule: Rule, stream: Stream, others: frozenset[tuple[str, str]]) -> str | None:
+    if ("late", stream.name) in others:
+        return "its late events are kept, but no rule is told of them"
+    if others:
+        kind, name = min(others)
+        return f"{kind} {name} is no event of it, while all that the rule hears must be"
+    if rule.partials_max is not None:
+        return "what a rule keeps there is bounded by its window, not by partials_max"
+    if rule.on_many is not OnMany.REFUSE:
+        return "an event that completes too many matches is refused there: leave out on_many"
+    detector = Detector(rule.on)
+    if detector.reads:
+        return "its event reads the shared store: let its condition (when=) do that"
+    return _why_no_pattern(rule.on) if detector.is_stateful else None
+
+
+def _why_no_pattern(on: Expression) -> str | None:
+    why = supports(on)
+    if why is not None:
+        return f"its pattern cannot be found there: {why}"
+    pattern = on.pattern if isinstance(on, Query) else on
+    assert isinstance(pattern, Sequence), "columns support no other pattern"
+    if pattern.window_us is None:
+        return "its pattern has no window, so it would keep its events for ever: add .within(…)"
+    return None

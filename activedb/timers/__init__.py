@@ -1,0 +1,5 @@
+"""What the clock completes and starts."""
+
+from activedb.timers._timekeeper import Timekeeper
+
+__all__ = ["Timekeeper"]

@@ -1,0 +1,382 @@
+"""Time outside of streams: what the clock completes, and what it makes useless."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from activedb.clock import Clock, in_microseconds, moment_of
+from activedb.errors import ActiveDBError, BadEvent, RuleFailed
+from activedb.events import Occurrence
+from activedb.firing import (
+    SYSTEMIC,
+    DueTimes,
+    Letter,
+    Triggered,
+    Turn,
+    failure_of,
+    is_systemic,
+    moment_in,
+)
+from activedb.rules import Catalog, Rule, Subscription
+from activedb.transactions import Forest, Run, Transaction
+
+if TYPE_CHECKING:
+    from activedb.firing import Launcher, Refused, TimeLines, Triggering
+
+__all__ = ["Timekeeper"]
+
+_LOG = logging.getLogger(__name__)
+_LAST_US = in_microseconds(datetime.max.replace(tzinfo=UTC))
+_AGAIN_AFTER_US = 1_000_000  # what others were in the way of
+
+
+class Timekeeper:
+    """Waits, on a thread of its own, until a rule that follows the clock is due.
+
+    What time completes triggers its rule in a top-level transaction, with the same commit in which
+    the detector's new state is written: so it does once, also after a crash. Several of one rule
+    run one after another, in the order of their times; those of different rules run beside each
+    other, on the pool, but for those that are due at one moment: higher priorities first. So while
+    a rule with a priority, just defined, is still to be told the time, no other one is started: it
+    may be due at the same moment.
+
+    The thread begins when the first rule needs it.
+
+    Attributes
+    ----------
+    forest : Forest
+    triggering : Triggering
+        Set once, by who makes this object.
+
+    Latches: ``_starting``, held by who starts what is due; then ``_latch``, under which nothing is
+    taken.
+    """
+
+    forest: Forest
+    triggering: Triggering
+
+    def __init__(self, clock: Clock, catalog: Catalog, lines: TimeLines, launcher: Launcher):
+        self._clock = clock
+        self._catalog = catalog
+        self._lines = lines
+        self._launcher = launcher
+        self._due = DueTimes()
+        # Rules just defined, by when; and those with a priority that are being told the time.
+        self._untold = DueTimes()
+        self._telling: set[object] = set()
+        # When partial matches expire, of rules that no time completes.
+        self._expiring = DueTimes()
+        # What was seen when an expiring rule was looked at last: the clock, and its newest event.
+        self._looked: dict[object, tuple[int, int]] = {}
+        # By stream, when to look for producers that are silent, and how.
+        self._looks: dict[str, tuple[int, Callable[[], None]]] = {}
+        self._starting = threading.RLock()  # again on this thread if the system has no other one
+        self._latch = threading.Lock()
+        self._busy: set[object] = set()
+        # Moments that fell due while another thread was at the rule.
+        self._again: dict[object, list[int]] = {}
+        self._woken = threading.Event()
+        self._is_closed = False
+        self._thread: threading.Thread | None = None
+
+    def applied(self, subscriptions: list[Subscription]) -> None:
+        """Rules were defined or changed: those that follow the clock are told the time."""
+        for subscription in subscriptions:
+            if subscription.is_timed and self._lines.stream_of(subscription) is None:
+                self._due.set(subscription, None)
+                self._set(self._untold, subscription, self._now_us())
+
+    def moved(self, subscription: Subscription) -> None:
+        """A rule that follows the clock was fed."""
+        if subscription.is_timed:
+            with self._latch:
+                if subscription.detection in self._busy:
+                    return  # who works on it looks when it is done
+            us = subscription.due_us
+            if us is not None:
+                self._set(self._due, subscription, us)
+        elif subscription.memory_us:
+            with self._latch:
+                if subscription.detection in self._looked:
+                    return
+                now_us = self._now_us()
+                self._looked[subscription.detection] = (now_us, subscription.newest_us)
+            self._set(self._expiring, subscription, now_us + subscription.memory_us + 1)
+
+    def watch(self, stream: str, us: int | None, look: Callable[[], None]) -> None:
+        """Have `look` called once, on the pool, when this time is reached; None: not any more."""
+        with self._latch:
+            if us is None:
+                self._looks.pop(stream, None)
+                return
+            self._looks[stream] = (us, look)
+        self._wake()
+
+    def close(self) -> None:
+        """End the thread; what is due from now on waits for the next start."""
+        with self._latch:
+            self._is_closed = True
+            thread = self._thread
+        self._woken.set()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def settle(self) -> None:
+        """Start what is due at this moment; the launcher's `join` waits for its end."""
+        if self._thread is not None:
+            self._start_due()
+
+    # -- the thread ------------------------------------------------------------------------
+
+    def _set(self, times: DueTimes, subscription: Subscription, us: int) -> None:
+        if times.set(subscription, us):
+            self._wake()
+
+    def _wake(self) -> None:
+        """Let the thread look again at what it waits for."""
+        with self._latch:
+            if self._is_closed:
+                return
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._wait, name="activedb-timekeeper", daemon=True
+                )
+                self._thread.start()
+        self._woken.set()
+
+    def _wait(self) -> None:
+        while True:
+            self._woken.clear()
+            if self._is_closed:
+                return
+            self._start_due()
+            waited_for = [self._untold, self._expiring]
+            with self._latch:
+                found = [us for us, _ in self._looks.values()]
+                if not self._telling:
+                    waited_for.append(self._due)
+            firsts = [times.first_us() for times in waited_for]
+            found += [us for us in firsts if us is not None]
+            moment = moment_of(min(*found, _LAST_US)) if found else None
+            self._clock.wait_until(moment, self._woken)
+
+    def _start_due(self) -> None:
+        """Start what is due now."""
+        with self._starting:
+            now_us = self._now_us()
+            for stream, look in self._due_looks(now_us):
+                self._launcher.aside(f"silence in stream {stream}", look)
+            while taken := self._expiring.take(now_us + 1):
+                for subscription in taken[1]:
+                    self._expire(subscription, now_us)
+            while taken := self._untold.take(now_us + 1):
+                first = [s.detection for s in taken[1] if self._turn(s, 0).priority is not None]
+                with self._latch:
+                    self._telling.update(first)
+                self._start_all(*taken)
+            while not self._telling and (taken := self._due.take(now_us + 1)):
+                self._start_all(*taken)
+
+    def _start_all(self, due_us: int, subscriptions: list[Subscription]) -> None:
+        """Start what is due at one moment, in the order of priorities."""
+        for subscription in sorted(subscriptions, key=self._rank):
+            if not self._catalog.has(subscription):
+                self._told(subscription)
+            elif self._lines.stream_of(subscription) is not None:  # declared since
+                self._told(subscription)
+                self._lines.moved(subscription)
+            else:
+                self._start(subscription, due_us)
+
+    def _told(self, subscription: Subscription) -> None:
+        """Let what is due start: this rule just defined has been told the time, or never is."""
+        with self._latch:
+            if subscription.detection not in self._telling:
+                return
+            self._telling.discard(subscription.detection)
+        self._wake()
+
+    def _due_looks(self, now_us: int) -> list[tuple[str, Callable[[], None]]]:
+        with self._latch:
+            due = [(name, look) for name, (us, look) in self._looks.items() if us <= now_us]
+            for name, _ in due:
+                del self._looks[name]
+        return due
+
+    def _rank(self, subscription: Subscription) -> tuple[bool, int]:
+        return self._turn(subscription, 0).rank
+
+    def _turn(self, subscription: Subscription, us: int) -> Turn:
+        """Its place among the rules that are due at a moment."""
+        entry = self._catalog.entry(subscription.rule.name)
+        rule = subscription.rule if entry is None else entry.rule
+        return Turn(moment_in(None, us), rule.priority)
+
+    def _start(self, subscription: Subscription, due_us: int) -> None:
+        name, turn = f"rule {subscription.rule.name} at {due_us}", self._turn(subscription, due_us)
+        self._launcher.turns.enter(name, turn)
+        with self._latch:
+            if subscription.detection in self._busy:
+                self._again.setdefault(subscription.detection, []).append(due_us)
+                return
+            self._busy.add(subscription.detection)
+        self._launcher.aside(name, lambda: self._run(subscription, due_us), turn)
+
+    def _run(self, subscription: Subscription, due_us: int) -> None:
+        """Do all that is due of one rule up to a moment; on the pool."""
+        again_us: int | None = None
+        try:
+            while not self._is_closed and self._catalog.has(subscription):
+                if not self._do_next(subscription, due_us):
+                    break
+        except SYSTEMIC:
+            _LOG.warning("what is due of rule %s waits", subscription.rule.name, exc_info=True)
+            again_us = self._now_us() + _AGAIN_AFTER_US
+        except Exception:
+            _LOG.exception("rule %s cannot be told the time", subscription.rule.name)
+            again_us = self._now_us() + _AGAIN_AFTER_US
+        finally:
+            with self._latch:
+                self._busy.discard(subscription.detection)
+                asked = self._again.pop(subscription.detection, [])
+        for us in asked:
+            self._start(subscription, us)
+        if again_us is not None:
+            self._set(self._due, subscription, again_us)
+        elif not asked:
+            self._lines.moved(subscription)
+        self._told(subscription)
+        self._start_due()  # before this work ends, so that `join` waits for that, too
+
+    # -- one match -------------------------------------------------------------------------
+
+    def _do_next(self, subscription: Subscription, due_us: int) -> bool:
+        """Let time complete the next match, and run its rule; False: nothing more is due."""
+
+        def work(t: Transaction) -> bool:
+            t.lock_detector(subscription.rule.name)
+            if self._lines.stream_of(subscription) is not None:  # declared since
+                return False
+            if not subscription.in_hand:
+                try:
+                    self._advance(t, subscription, due_us)
+                except Exception as error:
+                    if is_systemic(error, t):
+                        raise
+                    self._give_up(t, subscription, error)
+            self.triggering.kept.write_state(t, subscription)
+            if not subscription.in_hand:
+                return False
+            self._told(subscription)
+            self._fire(t, subscription, subscription.in_hand[0], moment_in(None, due_us))
+            # Before the commit writes the state: with that it has happened.
+            self.triggering.take(t, subscription)
+            return True
+
+        return self.forest.run(work, Run(is_retried=True))
+
+    def _advance(self, t: Transaction, subscription: Subscription, last_us: int) -> None:
+        """Tell the detector the time until something is complete, at most until a moment.
+
+        A clock event occurs from the first time on that it is told.
+        """
+        last_us = min(last_us, self._now_us())
+        until_us = last_us
+        while True:
+            due_us = subscription.due_us
+            until_us = until_us if due_us is None else min(due_us, last_us)
+            refused = self._refused(t, until_us)
+            found = self.triggering.advance(subscription, until_us + 1, t, refused)
+            subscription.in_hand.extend(item.occurrence for item in found)
+            if found or until_us == last_us:
+                return
+            until_us = last_us
+
+    def _give_up(self, t: Transaction, subscription: Subscription, error: Exception) -> None:
+        """Go on behind a moment that the detector cannot judge, and leave a dead letter.
+
+        It would fail again and again: what cannot be decided is passed over. If what the detector
+        keeps cannot be written, it gives up all of that.
+        """
+        name = subscription.rule.name
+        now_us = self._now_us()
+        due_us = now_us if subscription.due_us is None else min(subscription.due_us, now_us)
+        refused = self._refused(t, due_us)
+        self._keep_letter(t, f"time.{due_us}/{t.path}", name, due_us, error)
+        found: list[Triggered] | None = None
+        with suppress(BadEvent):  # it keeps something that cannot be written
+            found = self.triggering.pass_over(subscription, due_us + 1, t, refused)
+        if found is None:
+            subscription.restore(None)
+            found = self.triggering.advance(subscription, due_us + 1, t, refused)
+        subscription.in_hand.extend(item.occurrence for item in found)
+
+    def _refused(self, t: Transaction, us: int) -> Refused:
+        """Keeps a letter of each choice that time leaves open at `us`."""
+
+        def refused(rule: Rule, error: Exception) -> bool:
+            self._keep_letter(t, f"time.{us}.undecided/{t.path}", rule.name, us, error)
+            return True
+
+        return refused
+
+    def _keep_letter(
+        self, t: Transaction, identity: str, rule: str, us: int, error: Exception
+    ) -> None:
+        payload = {"rule": rule, "us": us}
+        self.triggering.keep_letter(t, Letter.of_event(f"rule {rule}", identity, payload, error))
+
+    def _fire(self, t: Transaction, subscription: Subscription, o: Occurrence, moment: str) -> None:
+        """Trigger the rule as an event of `t` would; if it fails there is a dead letter."""
+        entry = self._catalog.entry(subscription.rule.name)
+        if entry is None or not entry.enabled:
+            return
+        item = Triggered(entry.rule, o, moment=moment)
+        label = f"time.{o.us}"
+        try:
+            t.run_child(
+                lambda s: self.triggering.trigger(s, [item]), label=label, timestamp=moment_of(o.us)
+            )
+        except Exception as error:
+            if is_systemic(error, t):
+                raise
+            failed = error if isinstance(error, RuleFailed) else failure_of(entry.name, error)
+            identity = f"{entry.name}/{o.us}/{t.path}"
+            self.triggering.keep_letter(t, Letter.of_rule(identity, o, failed))
+
+    # -- expiry ----------------------------------------------------------------------------
+
+    def _expire(self, subscription: Subscription, now_us: int) -> None:
+        """Forget partial matches that have grown too old, though no event has come.
+
+        The time of events goes on from the newest one as the clock does: signals may have
+        timestamps of their own, long past.
+        """
+        with self._latch:
+            looked_us, newest_us = self._looked.pop(subscription.detection)
+        if not self._catalog.has(subscription) or self._lines.stream_of(subscription) is not None:
+            return
+        before_us = subscription.newest_us
+        if before_us == newest_us:  # which was fed before that look
+            before_us += now_us - looked_us
+        subscription.trim(before_us)
+        self._forget(subscription, before_us - (subscription.memory_us or 0))
+        if subscription.partials:
+            self.moved(subscription)
+
+    def _forget(self, subscription: Subscription, before_us: int) -> None:
+        def forget() -> None:
+            try:
+                self.triggering.kept.trimmed(subscription, before_us)
+            except ActiveDBError:
+                _LOG.info("expired partial matches are left to the next commit", exc_info=True)
+
+        self._launcher.aside(f"expiry of rule {subscription.rule.name}", forget)
+
+    def _now_us(self) -> int:
+        return in_microseconds(self._clock.now())

@@ -1,0 +1,293 @@
+"""Workflows as users define them: decorated functions, with their compensating actions."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from activedb.batches import Grouping, Mode, Program, Workflow
+from activedb.errors import DefinedTwice, WorkflowChanged, WorkflowError
+from activedb.functions import checked_function
+from activedb.transactions import Transaction
+from activedb.workflows._names import checked
+from activedb.workflows._rows import Row
+
+__all__ = [
+    "Execution",
+    "WorkflowDefinition",
+    "WorkflowProgram",
+    "check_unchanged",
+    "described",
+    "workflow_of",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """A transaction that is to be compensated, as its compensating action is told of it.
+
+    Attributes
+    ----------
+    workflow, program, transaction : str
+    number : int
+        The how manieth of its program.
+    inputs : mapping of str to list of dict
+        The rows that it has used, by each stream that the program reads, in that order.
+    input_ids : mapping of str to str
+        The input batches, by stream; without those of which nothing was left.
+    output : list of dict or None
+        The rows that it has given out.
+    output_id : str
+        The batch of these; empty if there is none.
+    arguments : mapping of str to value
+        Of an OLTP program: what it was called with.
+    """
+
+    workflow: str
+    program: str
+    transaction: str
+    number: int
+    inputs: Mapping[str, list[Row]]
+    input_ids: Mapping[str, str]
+    output: list[Row] | None
+    output_id: str
+    arguments: Mapping[str, Any]
+
+    @property
+    def rows(self) -> list[Row]:
+        """All rows that it has used, stream after stream."""
+        return [row for rows in self.inputs.values() for row in rows]
+
+
+class WorkflowProgram:
+    """A program of a workflow: what its transactions do, and what undoes one.
+
+    Attributes
+    ----------
+    name : str
+    function : callable ``(t, batch, …)``
+        Takes the transaction and, for each stream that it reads, the rows of its input batch; an
+        OLTP program takes what it is called with. Returns the rows that it gives out, or None.
+    action : callable ``(t, execution)`` or None
+        The compensating action.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        *,
+        reads: str | Iterable[str] | Mapping[str, Grouping],
+        after: str | Iterable[str],
+        relax: str | Iterable[str],
+    ):
+        self.name = name
+        self.function = function
+        self.action: Callable[[Transaction, Execution], Any] | None = None
+        self.is_closed = False
+        self._given: dict[str, Any] = {"reads": reads, "after": after, "relax": relax}
+        self.declared()  # what has no meaning is refused at once
+
+    def declared(self) -> Program:
+        """The program for the composition."""
+        return Program(self.name, **self._given, compensable=self.action is not None)
+
+    def compensation(
+        self, action: Callable[[Transaction, Execution], Any]
+    ) -> Callable[[Transaction, Execution], Any]:
+        """Make the decorated function ``(t, execution)`` what undoes a transaction of this.
+
+        Raises
+        ------
+        WorkflowError
+            If there is one already, it cannot be called so, or the workflow runs already.
+        """
+        if self.is_closed:
+            raise WorkflowError(f"program {self.name!r} runs already: define what undoes it first")
+        if self.action is not None:
+            raise WorkflowError(f"program {self.name!r} has a compensating action already")
+        whose = f"the compensating action of {self.name!r}"
+        _check_takes(action, 2, whose, "(t, execution)", may_yield=False)
+        self.action = action
+        return action
+
+    def __repr__(self) -> str:
+        return f"<WorkflowProgram {self.name}>"
+
+
+class WorkflowDefinition:
+    """A workflow that is being defined; `Database.workflow` makes one.
+
+    Attributes
+    ----------
+    name : str
+    sources : tuple of str
+    programs : dict of str to WorkflowProgram
+    on_failure : {"stop", "compensate"}
+    mode : Mode
+    allow_interference : bool
+        With ``"compensate"``: what is done about the batches of a transaction that has failed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        sources: str | Iterable[str],
+        on_failure: str = "stop",
+        mode: Mode | str = Mode.FULL,
+        allow_interference: bool = False,
+    ):
+        self.name = checked(name, "workflow")
+        self.sources = tuple([sources] if isinstance(sources, str) else sources)
+        for source in self.sources:
+            checked(source, "source stream")
+        if on_failure not in ("stop", "compensate"):
+            raise WorkflowError(
+                f"workflow {name}: on_failure is 'stop' or 'compensate', not {on_failure!r}"
+            )
+        if mode not in tuple(Mode):
+            raise WorkflowError(
+                f"workflow {name}: mode is one of {', '.join(repr(str(m)) for m in Mode)}, "
+                f"not {mode!r}"
+            )
+        self.on_failure = on_failure
+        self.mode = Mode(mode)
+        self.allow_interference = allow_interference
+        self.programs: dict[str, WorkflowProgram] = {}
+        self._closed: Workflow | None = None
+
+    def program(
+        self,
+        *,
+        reads: str | Iterable[str] | Mapping[str, Grouping] = (),
+        after: str | Iterable[str] = (),
+        relax: str | Iterable[str] = (),
+        name: str | None = None,
+    ) -> Callable[[Callable[..., Any]], WorkflowProgram]:
+        """Make the decorated function a program of the workflow.
+
+        Parameters
+        ----------
+        reads : str, iterable of str, or mapping of str to Grouping
+            The streams that it consumes, and how its input batches are formed: as
+            `activedb.batches.Program`. None: an OLTP program, executed by `BatchRun.call`.
+        after, relax : str or iterable of str
+            As there.
+        name : str, optional
+            The function's name by default.
+
+        Raises
+        ------
+        WorkflowError
+            If something about it has no meaning, or the workflow runs already.
+        """
+
+        def define(function: Callable[..., Any]) -> WorkflowProgram:
+            chosen = checked(name or getattr(function, "__name__", ""), "program")
+            if self._closed is not None:
+                raise WorkflowError(
+                    f"workflow {self.name} runs already: define program {chosen!r} before "
+                    "db.batches(…)"
+                )
+            if chosen in self.programs:
+                raise DefinedTwice(f"workflow {self.name} has a program {chosen!r} already")
+            program = WorkflowProgram(chosen, function, reads=reads, after=after, relax=relax)
+            streams = program.declared().reads
+            if streams:
+                shape = f"(t, {', '.join(streams)})"
+                _check_takes(function, 1 + len(streams), f"program {chosen!r}", shape)
+            self.programs[chosen] = program
+            return program
+
+        return define
+
+    def composed(self) -> Workflow:
+        """The composition of all programs, which is complete from now on.
+
+        Raises
+        ------
+        WorkflowError
+            If it has no meaning: an unknown stream, a circle, a source that nobody reads.
+        """
+        if self._closed is None:
+            programs = [program.declared() for program in self.programs.values()]
+            self._closed = Workflow(programs, sources=self.sources)
+            for program in self.programs.values():
+                program.is_closed = True
+        return self._closed
+
+    def __repr__(self) -> str:
+        return f"<WorkflowDefinition {self.name}>"
+
+
+def described(workflow: Workflow) -> dict[str, Any]:
+    """What is recorded of a composition, as plain data; `workflow_of` undoes it."""
+    return {
+        "sources": list(workflow.sources),
+        "programs": [
+            {
+                "name": program.name,
+                "reads": {
+                    stream: [grouping.parts, grouping.size, grouping.step]
+                    for stream, grouping in program.reads.items()
+                },
+                "after": sorted(program.after),
+                "relax": sorted(map(str, program.relaxed)),
+                "compensable": program.compensable,
+            }
+            for program in workflow.programs.values()
+        ],
+    }
+
+
+def workflow_of(definition: Mapping[str, Any]) -> Workflow:
+    """The composition that `described` has described."""
+    return Workflow(
+        [
+            Program(
+                each["name"],
+                {stream: Grouping(*numbers) for stream, numbers in each["reads"].items()},
+                after=each["after"],
+                relax=each["relax"],
+                compensable=each["compensable"],
+            )
+            for each in definition["programs"]
+        ],
+        sources=definition["sources"],
+    )
+
+
+def check_unchanged(name: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Refuse a definition whose input batches would be formed otherwise than before.
+
+    Raises
+    ------
+    WorkflowChanged
+        If sources, programs, or what these read, are not the same.
+    """
+    old, new = _formation(before), _formation(now)
+    for what in sorted(old.keys() | new.keys()):
+        if old.get(what) != new.get(what):
+            raise WorkflowChanged(
+                f"workflow {name} has batches of another definition: {what} was "
+                f"{old.get(what, 'not there')} and is {new.get(what, 'not there')} now. Define it "
+                "as before, or give the new one another name"
+            )
+
+
+def _formation(definition: Mapping[str, Any]) -> dict[str, Any]:
+    of_programs = {f"program {each['name']}": each["reads"] for each in definition["programs"]}
+    return {"sources": sorted(definition["sources"]), **of_programs}
+
+
+def _check_takes(
+    function: Any, count: int, whose: str, shape: str, *, may_yield: bool = True
+) -> None:
+    checked_function(function, whose, may_yield=may_yield)
+    try:
+        inspect.signature(function).bind(*[None] * count)
+    except (TypeError, ValueError) as error:
+        raise WorkflowError(f"{whose} cannot be called as {shape}: {error}") from error

@@ -1,0 +1,136 @@
+"""Events in columns: what is taken, what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from activedb.columns.program._batch import EventBatch
+from activedb.columns.program._run import ColumnRun
+from activedb.errors import BadEvent
+from activedb.scheduling import Program, SharedTable
+
+pytestmark = pytest.mark.long
+
+
+def counters() -> Program:
+    table = SharedTable("counters", initial=0, size=4)
+    program = Program("count", [table])
+
+    @program.on("ADD")
+    def add(e, access):  # type: ignore[no-untyped-def]
+        access.write(table[e["key"]], lambda value, amount: value + amount, e["amount"])
+
+    return program
+
+
+def fed(batch: EventBatch) -> tuple[dict[object, float], list[tuple[int, str]]]:
+    run = ColumnRun(counters(), decision="python")
+    results = run.feed(batch, 100)
+    return run.state.newest(run.program.tables[0]), [(r.row, r.reason) for r in results.refused]
+
+
+def test_batch_types_may_be_names() -> None:
+    batch = EventBatch.of_arrays(["B", "A"], ["A", "B", "A"], [3, 1, 2])
+    assert batch.codes.tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("codes", "us", "params", "said"),
+    [
+        ([0, 1], [1, 2], {}, "codes must be from 0 to 0"),
+        (["ADD", "SUB"], [1, 2], {}, "codes must be from 0 to 0"),
+        ([0, 0], [1.5, 2], {}, "us must be one array of integers"),
+        ([0], [1, 2], {}, "column 'codes' has 1 rows"),
+        ([0, 0], [1, 2], {"key": [1]}, "column 'key' has 1 rows"),
+        ([0, 0], [1, 2], {"key": np.zeros((2, 2))}, "an array of one dimension, not 2"),
+    ],
+)
+def test_batch_of_arrays_that_do_not_fit_is_refused(codes, us, params, said) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(BadEvent, match=said):
+        EventBatch.of_arrays(["ADD"], codes, us, params)
+
+
+def test_table_of_an_atomic_batch_gives_events_of_rows_with_type_and_time() -> None:
+    table = pa.table(
+        {
+            "event_type": ["ADD", None, "ADD", "OTHER"],
+            "event_time_us": pa.array([3, 1, None, 2], pa.int64()),
+            "event_id": ["x", None, None, None],
+            "p_key": [1, 1, 1, 1],
+            "p_amount": [1.5, 1.5, None, 1.5],
+            "raw": [None, "{}", "{}", None],
+        }
+    )
+    batch = EventBatch.of_table(table)
+    assert [batch.types[code] for code in batch.codes] == ["ADD", "OTHER"]
+    assert batch.us.tolist() == [3, 2]
+    assert batch.ids is not None
+    assert batch.ids.tolist() == ["x", ""]
+    newest, refused = fed(batch)
+    assert newest == {1: 1.5}
+    assert refused == [(1, "program count has no state access for it, only for ADD")]
+
+
+def test_table_without_times_is_refused() -> None:
+    with pytest.raises(BadEvent, match="needs the columns event_time_us"):
+        EventBatch.of_table(pa.table({"event_type": ["ADD"]}))
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        (np.array([0, 4, 1]), "AccessError: 4 is no key of table counters"),
+        (np.array([0, -1, 1]), "AccessError: -1 is no key"),
+        ([0, None, 1], "AccessError: None is no key"),
+        ([0, "1", 1], "AccessError: '1' is no key"),
+        ([0, True, 1], "AccessError: True is no key"),
+        ([0, float("nan"), 1], "AccessError: nan is no key"),
+        ([0, 2**70, 1], "AccessError: 1180591620717411303424 is no key"),
+    ],
+)
+def test_event_with_an_impossible_key_is_refused_and_others_are_not(keys, said: str) -> None:  # type: ignore[no-untyped-def]
+    batch = EventBatch.of_arrays(["ADD"], [0, 0, 0], [1, 2, 3], {"key": keys, "amount": np.ones(3)})
+    newest, [(row, reason)] = fed(batch)
+    assert newest == {0: 1.0, 1: 1.0}
+    assert row == 1
+    assert reason.startswith(said)
+
+
+def test_keys_that_are_floats_are_refused_as_the_general_way_does() -> None:
+    batch = EventBatch.of_arrays(
+        ["ADD"], [0, 0], [1, 2], {"key": np.array([0.0, np.nan]), "amount": np.ones(2)}
+    )
+    newest, refused = fed(batch)
+    assert newest == {}
+    assert [reason[:26] for _, reason in refused] == [
+        "AccessError: 0.0 is no key",
+        "AccessError: nan is no key",
+    ]
+
+
+def test_events_that_lack_a_parameter_are_refused() -> None:
+    batch = EventBatch.of_arrays(["ADD"], [0, 0], [1, 2], {"key": [0, 1]})
+    assert fed(batch) == ({}, [(0, "it lacks 'amount'"), (1, "it lacks 'amount'")])
+
+
+def test_null_argument_aborts_its_own_s_transaction() -> None:
+    run = ColumnRun(counters())
+    batch = EventBatch.of_arrays(["ADD"], [0, 0], [1, 2], {"key": [0, 1], "amount": [2.0, None]})
+    results = run.feed(batch, 10)
+    assert results.committed.tolist() == [True, False]
+    reason = results.outcome(1).reason
+    assert reason is not None
+    assert reason.startswith("TypeError")
+
+
+def test_late_events_are_refused() -> None:
+    run = ColumnRun(counters(), decision="python")
+    one = {"key": [0], "amount": [1.0]}
+    run.feed(EventBatch.of_arrays(["ADD"], [0], [50], one), 60)
+    results = run.feed(EventBatch.of_arrays(["ADD"], [0], [59], one), 70)
+    assert [(r.row, r.reason) for r in results.refused] == [
+        (0, "it came too late: its time is before the punctuation 60")
+    ]
+    assert len(results) == 0

@@ -1,0 +1,281 @@
+"""Dead letters run again: once, with the letter's deletion, or not at all."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+import activedb as adb
+from activedb.errors import ConfigurationError, RowNotFound, TransactionStateError
+from tests.databases import PATIENCE_S, in_thread
+from tests.firing.letters_program import define
+from tests.histories.processes import Server, Worker
+from tests.ledger import declare, event, open_ledger
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from activedb import Occurrence, Transaction
+    from tests.ledger import Ledger
+
+
+class Switch:
+    """A rule that fails until it is mended, and counts its calls."""
+
+    def __init__(self, ledger: Ledger, coupling: str, *, name: str = "rule", sets: bool = False):
+        self.error: Exception | None = ValueError("no")
+        self.seen: list[Occurrence] = []
+
+        @ledger.db.rule(
+            on=adb.event("E"), coupling=coupling, on_abort="rule", name=name, set_oriented=sets
+        )
+        def rule(t: Transaction, o: Occurrence) -> None:
+            self.seen.append(o)
+            ledger.write(t, f"{name} {o.params.get('n')}")
+            if self.error is not None:
+                raise self.error
+
+
+def fail(ledger: Ledger, *numbers: int) -> None:
+    """Signal E in one transaction, so many times; wait for what that triggers."""
+    with ledger.db.transaction():
+        for n in numbers:
+            ledger.db.signal("E", n=n)
+    ledger.db.join()
+
+
+@pytest.mark.parametrize("coupling", ["immediate", "deferred", "detached", "sequential"])
+def test_mended_rule_retried_takes_effect_once_and_the_letter_goes(
+    ledger: Ledger, coupling: str
+) -> None:
+    rule = Switch(ledger, coupling)
+    fail(ledger, 1)
+    (letter,) = ledger.db.dead_letters()
+    assert (letter.source, letter.kind, letter.error) == ("rule rule", "rule", "ValueError")
+    rule.error = None
+    result = ledger.db.retry_letter(letter.source, letter.identity)
+    assert (result.outcome, result.is_left, result.letter) == ("done", False, letter)
+    assert ledger.lines() == ["rule 1"]
+    assert rule.seen[0].timestamp == rule.seen[1].timestamp
+    assert ledger.db.dead_letters() == []
+    with pytest.raises(RowNotFound, match="there is no dead letter"):
+        ledger.db.retry_letter(letter.source, letter.identity)
+    assert ledger.lines() == ["rule 1"]
+
+
+def test_rule_that_fails_again_keeps_its_letter_with_the_new_reason(ledger: Ledger) -> None:
+    rule = Switch(ledger, "sequential")
+    fail(ledger, 1)
+    (before,) = ledger.db.dead_letters()
+    rule.error = LookupError("worse\0")
+    (result,) = ledger.db.retry_letters()
+    (after,) = ledger.db.dead_letters()
+    assert (result.outcome, result.is_left, result.letter) == ("failed", True, after)
+    assert (after.identity, after.payload) == (before.identity, before.payload)
+    assert (after.error, after.reason) == ("LookupError", r"rule rule failed: LookupError: worse\0")
+    assert ledger.lines() == []
+    rule.error = None
+    assert [x.outcome for x in ledger.db.retry_letters()] == ["done"]
+    assert ledger.lines() == ["rule 1"]
+
+
+def test_letters_of_one_fail_alone_and_progress_is_told(ledger: Ledger) -> None:
+    mended, broken = Switch(ledger, "sequential", name="a"), Switch(ledger, "detached", name="b")
+    fail(ledger, 1, 2)
+    mended.error = None
+    told: list[tuple[int, int]] = []
+    results = ledger.db.retry_letters(on_progress=lambda *at: told.append(at))
+    assert [x.outcome for x in results] == ["done", "done", "failed", "failed"]
+    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert sorted(ledger.lines()) == ["a 1", "a 2"]
+    assert {x.source for x in ledger.db.dead_letters()} == {"rule b"}
+    broken.error = None
+    assert ledger.db.retry_letters("rule a") == []
+    assert [x.outcome for x in ledger.db.retry_letters("rule b")] == ["done", "done"]
+
+
+def test_letter_of_a_rule_that_is_not_defined_is_left_as_it_was(ledger: Ledger) -> None:
+    Switch(ledger, "sequential")
+    fail(ledger, 1)
+    before = ledger.db.dead_letters()
+    ledger.db.rules.delete("rule")
+    (result,) = ledger.db.retry_letters()
+    assert (result.outcome, result.is_left) == ("undefined", True)
+    assert "no rule 'rule' is defined here" in result.reason
+    assert ledger.db.dead_letters() == before
+
+
+def test_letter_whose_occurrence_could_not_be_kept_is_left(ledger: Ledger) -> None:
+    Switch(ledger, "sequential").error = None
+    with ledger.db.transaction():
+        ledger.db.signal("E", n=object())
+    ledger.db.join()
+    (result,) = ledger.db.retry_letters()
+    assert (result.outcome, result.is_left) == ("unreadable", True)
+    assert len(ledger.db.dead_letters()) == 1
+    assert ledger.lines() == []
+
+
+def test_letter_of_an_event_is_left_and_says_so(ledger: Ledger) -> None:
+    @ledger.db.rule(on=adb.event("A"))
+    def rule(t: Transaction, o: Occurrence) -> None:
+        raise ValueError("no")
+
+    ledger.db.feed(declare(ledger.db), [event("A", 1)])
+    (letter,) = ledger.db.dead_letters(kind="event")
+    assert ledger.db.dead_letters(kind="rule") == []
+    assert ledger.db.dead_letters("input") == [letter]
+    assert ledger.db.dead_letters("rule rule") == []
+    (result,) = ledger.db.retry_letters()
+    assert (result.outcome, result.is_left, result.letter) == ("event", True, letter)
+    assert ledger.db.dead_letters() == [letter]
+
+
+def test_kind_that_there_is_not_is_refused(ledger: Ledger) -> None:
+    with pytest.raises(ConfigurationError, match="event or rule, not 'rules'"):
+        ledger.db.dead_letters(kind="rules")
+
+
+def test_letters_inside_a_transaction_are_refused(ledger: Ledger) -> None:
+    rule = Switch(ledger, "sequential")
+    fail(ledger, 1)
+    (letter,) = ledger.db.dead_letters()
+    with ledger.db.transaction():
+        with pytest.raises(TransactionStateError, match="outside of transactions"):
+            ledger.db.retry_letters()
+        with pytest.raises(TransactionStateError, match="outside of transactions"):
+            ledger.db.retry_letter(letter.source, letter.identity)
+    assert len(rule.seen) == 1
+    assert ledger.db.dead_letters() == [letter]
+
+
+def test_set_oriented_rule_is_given_its_set_again(ledger: Ledger) -> None:
+    rule = Switch(ledger, "deferred", sets=True)
+    fail(ledger, 1, 2)
+    rule.error = None
+    assert [x.outcome for x in ledger.db.retry_letters()] == ["done"]
+    given = [[o.params["n"] for o in seen.occurrences] for seen in rule.seen]  # type: ignore[attr-defined]
+    assert given == [[1, 2], [1, 2]]
+
+
+def test_rules_that_a_retried_rule_triggers_run_with_it(ledger: Ledger) -> None:
+    rule = Switch(ledger, "sequential")
+    for coupling in ("immediate", "deferred", "detached", "sequential"):
+
+        @ledger.db.rule(on=adb.inserted(ledger.log), coupling=coupling, name=coupling)
+        def next_one(t: Transaction, o: Occurrence) -> None:
+            balance = t.get(ledger.accounts, 1, for_update=True)
+            assert balance is not None
+            t.update(ledger.accounts, 1, balance=balance["balance"] + 1)
+
+    ledger.db.rules.disable("detached")  # or it runs for the try that fails, too
+    fail(ledger, 1)
+    ledger.db.rules.enable("detached")
+    assert ledger.balances()[1] == 10
+    rule.error = None
+    assert [x.outcome for x in ledger.db.retry_letters()] == ["done"]
+    ledger.db.join()
+    assert ledger.balances()[1] == 14
+    assert ledger.pending() == []
+
+
+def test_letter_that_is_being_run_is_not_run_by_another(ledger: Ledger) -> None:
+    rule = Switch(ledger, "sequential")
+    fail(ledger, 1)
+    (letter,) = ledger.db.dead_letters()
+    rule.error = None
+    runs, goes_on = threading.Event(), threading.Event()
+
+    def hold(t: Transaction, o: Occurrence) -> None:
+        ledger.write(t, "held")
+        runs.set()
+        assert goes_on.wait(PATIENCE_S)
+
+    ledger.db.rules.change("rule", action=hold)
+    first = in_thread(ledger.db.retry_letters)
+    assert runs.wait(PATIENCE_S)
+    assert ledger.db.retry_letter(letter.source, letter.identity).outcome == "elsewhere"
+    goes_on.set()
+    assert [x.outcome for x in first.result(PATIENCE_S)] == ["done"]
+    assert ledger.lines() == ["held"]
+
+
+def test_pending_firings_are_those_not_done_the_oldest_first(ledger: Ledger) -> None:
+    goes_on = threading.Event()
+
+    @ledger.db.rule(on=adb.event("E"), coupling="detached")
+    def rule(t: Transaction, o: Occurrence) -> None:
+        assert goes_on.wait(PATIENCE_S)
+
+    assert ledger.db.pending_firings() == []
+    for n in (2, 1):
+        ledger.db.signal("E", timestamp=n, n=n)
+    pending = ledger.db.pending_firings()
+    goes_on.set()
+    ledger.db.join()
+    assert [(x.rule, x.occurrence.params["n"]) for x in pending] == [("rule", 1), ("rule", 2)]
+    assert all(x.firing.startswith(x.run) for x in pending)
+    assert ledger.db.pending_firings() == []
+
+
+def bury(url: str, count: int) -> None:
+    """Leave so many letters of the program's rule in the database."""
+    with adb.connect(url) as db:
+        ledger = open_ledger(db, {1: 0})
+        define(ledger, works=False)
+        fail(ledger, *range(count))
+        assert len(db.dead_letters()) == count
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("point", ["before flush", "inside flush", "before commit", "after commit"])
+def test_letter_of_a_process_killed_at_a_point_is_run_once(
+    database_url: str, tmp_path: Path, point: str
+) -> None:
+    bury(database_url, 1)
+    task = {"url": database_url, "point": point}
+    with Worker("tests.firing.letters_program", task, tmp_path / "log") as worker:
+        worker.wait_ready()
+        worker.go()
+        assert worker.process.wait(PATIENCE_S) == -signal.SIGKILL
+    Server(database_url).wait_idle()
+    has_committed = point == "after commit"
+    with adb.connect(database_url) as db:
+        ledger = open_ledger(db)
+        define(ledger)
+        assert ledger.lines() == (["event 0"] if has_committed else [])
+        assert [x.outcome for x in db.retry_letters()] == ([] if has_committed else ["done"])
+        assert ledger.balances() == {1: 1}
+        assert ledger.lines() == ["event 0"]
+        assert db.dead_letters() == []
+
+
+@pytest.mark.crash
+def test_two_processes_that_retry_at_once_run_each_letter_once(
+    database_url: str, tmp_path: Path, scale: int
+) -> None:
+    count = 40 * scale
+    bury(database_url, count)
+    task = {"url": database_url, "point": None}
+    logs = [tmp_path / "1", tmp_path / "2"]
+    with (
+        Worker("tests.firing.letters_program", task, logs[0]) as one,
+        Worker("tests.firing.letters_program", task, logs[1]) as two,
+    ):
+        for worker in (one, two):
+            worker.wait_ready()
+        for worker in (one, two):
+            worker.go()
+        for worker in (one, two):
+            worker.finish()
+    outcomes = [line for log in logs for line in log.read_text().splitlines()]
+    assert set(outcomes) <= {"done", "elsewhere"}
+    assert outcomes.count("done") == count
+    with adb.connect(database_url) as db:
+        ledger = open_ledger(db)
+        assert ledger.balances() == {1: count}
+        assert sorted(ledger.lines()) == sorted(f"event {n}" for n in range(count))
+        assert db.dead_letters() == []

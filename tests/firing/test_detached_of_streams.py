@@ -1,0 +1,132 @@
+"""Detached rules of a stream's events: once, however the batches are done again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from sqlalchemy import select
+
+import activedb as adb
+from activedb.clock import in_microseconds
+from activedb.errors import BatchFailed, SerializationConflict
+from activedb.store.journals import Journal
+from activedb.store.system import pending_firings
+from tests.databases import until
+from tests.ledger import at, declare, event, open_ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any
+
+    from activedb import Occurrence, Transaction
+    from activedb.streams import StreamRun
+    from tests.databases import Place
+    from tests.ledger import Ledger
+
+LINES = ["detached 1", "detached 2", "detached 3"]
+
+
+class Crash(BaseException):
+    """Ends a run at once, as far as the database can tell."""
+
+
+def define(ledger: Ledger, *, crashes: bool) -> None:
+    @ledger.db.rule(on=adb.event("A"), coupling="detached")
+    def detached(t: Transaction, o: Occurrence) -> None:
+        ledger.write(t, f"detached {o.params['n']}")
+
+    @ledger.db.rule(on=adb.event("A"))
+    def stop(t: Transaction, o: Occurrence) -> None:
+        if crashes and o.params["n"] == 3:
+            until(lambda: ledger.db.row_counts()["log"] == 3)
+            raise Crash
+
+
+@pytest.mark.parametrize("events_max", [1, 2, 3, 100])
+def test_firing_of_a_batch_that_is_parted_differently_after_a_crash_is_not_repeated(
+    where: Place, events_max: int
+) -> None:
+    if where.is_memory:
+        pytest.skip("memory keeps nothing")
+    before = open_ledger(where.open(batch_events_max=3))
+    define(before, crashes=True)
+    with pytest.raises(Crash):
+        before.db.feed(declare(before.db), [event("A", n, n=n) for n in (1, 2, 3)])
+    assert sorted(before.lines()) == LINES
+    before.db.close()
+    after = open_ledger(where.open(batch_events_max=events_max))
+    define(after, crashes=False)
+    after.db.stream_run(declare(after.db)).finish()
+    assert sorted(after.lines()) == LINES
+    assert after.letters() == []
+    assert after.pending() == []
+
+
+@pytest.mark.parametrize("by", ["who was there", "the next one"])
+def test_end_between_a_batch_that_fails_and_its_next_try_makes_nothing_twice(
+    where: Place, by: str
+) -> None:
+    if where.is_memory and by == "the next one":
+        pytest.skip("memory keeps nothing")
+
+    def opened(*, fails: bool) -> tuple[Ledger, StreamRun]:
+        ledger = open_ledger(where.open())
+
+        @ledger.db.rule(on=adb.event("A"), coupling="detached")
+        def detached(t: Transaction, o: Occurrence) -> None:
+            ledger.write(t, f"detached {o.params['n']}")
+
+        @ledger.db.rule(on=adb.event("A"), priority=-1)
+        def stop(t: Transaction, o: Occurrence) -> None:
+            until(lambda: not ledger.db._launcher.running)
+            if o.params["n"] == 3 and failing:
+                raise ValueError("no good")
+
+        failing = [True] if fails else []
+        run = ledger.db.stream_run(declare(ledger.db))
+        run.fail_fast = True
+        if fails:
+            run.feed([event("A", 1, n=1)], in_microseconds(at(2)))
+            with pytest.raises(BatchFailed):
+                run.feed(again, in_microseconds(at(4)))
+            failing.clear()
+            run.finish()
+        return ledger, run
+
+    again = [event("A", n, n=n) for n in (2, 3)]
+    ledger, run = opened(fails=True)
+    if by == "the next one":
+        ledger.db.close()
+        ledger, run = opened(fails=False)
+        run.finish()
+    run.feed(again, in_microseconds(at(4)))
+    run.finish()
+    assert sorted(ledger.lines()) == LINES
+    with ledger.db.connection() as connection:  # and nothing is left of them
+        assert connection.execute(select(pending_firings)).all() == []
+
+
+def test_streams_fed_from_python_do_not_disturb_each_other(ledger: Ledger) -> None:
+    define(ledger, crashes=False)
+    for name in ("one", "two"):
+        ledger.db.feed(declare(ledger.db, name), [event("A", n, n=n) for n in (1, 2)])
+    assert sorted(ledger.lines()) == ["detached 1", "detached 1", "detached 2", "detached 2"]
+    assert ledger.pending() == []
+
+
+def test_firing_whose_recording_fails_once_is_recorded_at_the_next_try(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    define(ledger, crashes=False)
+    record, failures = Journal.record, iter([True])
+
+    def sometimes(journal: Journal, firings: Iterable[Mapping[str, Any]]) -> set[str]:
+        if next(failures, False):
+            raise SerializationConflict("once")
+        return record(journal, firings)
+
+    monkeypatch.setattr(Journal, "record", sometimes)
+    ledger.db.run(lambda t: ledger.db.signal("A", n=1))
+    ledger.db.join()
+    assert ledger.lines() == ["detached 1"]

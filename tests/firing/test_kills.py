@@ -1,0 +1,62 @@
+"""SIGKILL at each point of each commit, in each coupling mode: nothing twice or forgotten."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+import activedb as adb
+from coupling import Coupling
+from tests.databases import PATIENCE_S
+from tests.firing.kill_program import define
+from tests.histories.processes import Server, Worker
+from tests.ledger import open_ledger
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+POINTS = ("before flush", "inside flush", "before commit", "after commit")
+IN_THE_CHILD = "during a child's commit"
+
+
+def places() -> list[tuple[Coupling, bool, str, str]]:
+    """Every mode, whether the triggering transaction aborts, whose commit, and the point."""
+    found = []
+    for mode in Coupling:
+        points = (IN_THE_CHILD, *POINTS) if mode.is_child else POINTS
+        found += [(mode, False, "trigger", point) for point in points]
+        if not mode.is_child:
+            aborts = mode is Coupling.EXCLUSIVE
+            found += [(mode, aborts, "rule", point) for point in POINTS]
+    return found
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize(("mode", "aborts", "at", "point"), places())
+def test_rule_takes_effect_as_its_mode_says_when_the_process_is_killed(
+    database_url: str, tmp_path: Path, mode: Coupling, aborts: bool, at: str, point: str
+) -> None:
+    task = {"url": database_url, "coupling": mode, "aborts": aborts, "at": at, "point": point}
+    with Worker("tests.firing.kill_program", task, tmp_path / "log") as worker:
+        worker.wait_ready()
+        worker.go()
+        assert worker.process.wait(PATIENCE_S) == -signal.SIGKILL
+    Server(database_url).wait_idle()
+    with adb.connect(database_url) as db:
+        ledger = open_ledger(db)
+        define(ledger, mode)
+        db.recover()
+        db.join()
+        has_committed = ledger.balances() == {1: 11}
+        if at == "trigger":
+            assert has_committed == (point == "after commit")
+        elif mode is not Coupling.DETACHED:  # beside which the triggering one goes on
+            assert has_committed == (not aborts)
+        is_due = {Coupling.DETACHED: True, Coupling.EXCLUSIVE: not has_committed}
+        expected = ["account 1 has 11"] if is_due.get(mode, has_committed) else []
+        assert ledger.lines() == expected
+        assert ledger.pending() == []
+        assert ledger.letters() == []
+        assert db.recover() == 0

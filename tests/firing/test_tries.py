@@ -1,0 +1,349 @@
+"""Firings of work that is tried again: told apart by their place and their occurrence."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections import Counter
+from random import Random, randrange
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import activedb as adb
+from activedb.errors import SerializationConflict
+from tests.databases import PATIENCE_S
+from tests.drawing import drawn
+from tests.histories.processes import Server, Worker
+from tests.ledger import at, declare, event, open_ledger
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from activedb import Occurrence, Transaction
+    from tests.databases import Place
+    from tests.ledger import Ledger
+
+
+def log_changes(ledger: Ledger, coupling: str = "detached") -> None:
+    """Define a rule that writes down each change of a balance."""
+
+    @ledger.db.rule(on=adb.updated(ledger.accounts), coupling=coupling, name="log")
+    def log(t: Transaction, o: Occurrence) -> None:
+        ledger.write(t, f"{o.old['id']}: {o.old['balance']} to {o.new['balance']}")
+
+
+def test_committed_change_of_a_later_try_has_its_detached_firing(ledger: Ledger) -> None:
+    log_changes(ledger)
+    values = iter([100, 200])
+
+    def work(t: Transaction) -> None:
+        value = next(values)
+        t.update(ledger.accounts, 1, balance=value)
+        if value == 100:
+            raise SerializationConflict("as told")
+
+    ledger.db.run(work)
+    ledger.db.join()
+    assert ledger.balances()[1] == 200
+    assert sorted(ledger.lines()) == ["1: 10 to 100", "1: 10 to 200"]
+
+
+@pytest.mark.parametrize("explicit", [False, True])
+def test_times_tell_tries_apart_only_if_somebody_has_said_them(
+    ledger: Ledger, explicit: bool
+) -> None:
+    ledger.db.rule(on=adb.seq(adb.event("A"), adb.event("B")), coupling="detached", name="pair")(
+        lambda t, o: ledger.write(t, "pair")
+    )
+    tries: list[int] = []
+
+    def work(t: Transaction) -> None:
+        tries.append(1)
+        for name, second in (("A", 1), ("B", 2)):
+            when = {"timestamp": float(second + 10 * len(tries))} if explicit else {}
+            ledger.db.signal(name, **when)
+        if len(tries) == 1:
+            raise SerializationConflict("as told")
+
+    ledger.db.run(work)
+    ledger.db.join()
+    assert ledger.lines() == ["pair"] * (2 if explicit else 1)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_exclusive_rule_runs_for_each_occurrence_of_any_try_if_the_work_fails(
+    ledger: Ledger, fails: bool
+) -> None:
+    log_changes(ledger, "exclusive")
+    values = [100, 200, 200]
+    tries: list[int] = []
+
+    def work(t: Transaction) -> None:
+        t.update(ledger.accounts, 1, balance=values[len(tries)])
+        tries.append(1)
+        if fails or len(tries) < len(values):
+            raise SerializationConflict("as told")
+
+    ledger.db.settings.__dict__["retries_max"] = len(values) - 1
+    if fails:
+        with pytest.raises(SerializationConflict):
+            ledger.db.run(work)
+    else:
+        ledger.db.run(work)
+    ledger.db.join()
+    assert len(tries) == len(values)
+    assert sorted(ledger.lines()) == (["1: 10 to 100", "1: 10 to 200"] if fails else [])
+    assert ledger.pending() == []
+
+
+@pytest.mark.parametrize("values", [(100, 200), (100, 100)])
+def test_part_of_a_stream_that_is_done_again_fires_for_what_it_does_then(
+    ledger: Ledger, values: tuple[int, int]
+) -> None:
+    log_changes(ledger)
+    given = iter(values)
+
+    @ledger.db.rule(on=adb.event("A"))
+    def set_balance(t: Transaction, o: Occurrence) -> None:
+        t.update(ledger.accounts, 1, balance=next(given))
+
+    @ledger.db.rule(on=adb.event("B"))
+    def stop(t: Transaction, o: Occurrence) -> None:
+        if failures:
+            failures.pop()
+            raise SerializationConflict("as told")
+
+    failures = [1]
+    ledger.db.feed(declare(ledger.db), [event("A", 1), event("B", 2)])
+    ledger.db.join()
+    assert ledger.balances()[1] == values[1]
+    assert sorted(ledger.lines()) == [f"1: 10 to {value}" for value in sorted(set(values))]
+    assert ledger.pending() == []
+
+
+def fail_commits(db: adb.Database, errors: list[Exception]) -> None:
+    """Let the next commits fail with these errors, the last one first."""
+
+    def trigger(point: str) -> None:
+        if point == "before commit" and errors:
+            raise errors.pop()
+
+    db._store.trigger = trigger  # type: ignore[method-assign]
+
+
+def test_part_that_is_tried_again_finds_what_has_expired_at_its_end(ledger: Ledger) -> None:
+    @ledger.db.rule(on=adb.seq(adb.event("A"), adb.event("B")).within(10), name="pair")
+    def pair(t: Transaction, o: Occurrence) -> None:
+        ledger.write(t, "pair")
+
+    stream = declare(ledger.db)
+    errors: list[Exception] = []
+    fail_commits(ledger.db, errors)
+    ledger.db.feed(stream, [event("A", 1)], punctuation=at(2))
+    errors.append(SerializationConflict("as told"))
+    ledger.db.feed(stream, [event("B", 5)], punctuation=at(100))
+    assert not errors
+    assert ledger.lines() == ["pair"]
+
+
+def test_part_that_failed_for_good_has_let_nothing_expire(ledger: Ledger) -> None:
+    @ledger.db.rule(on=adb.seq(adb.event("A"), adb.event("B")).within(10), name="pair")
+    def pair(t: Transaction, o: Occurrence) -> None:
+        ledger.write(t, "pair")
+
+    stream = declare(ledger.db)
+    errors: list[Exception] = []
+    fail_commits(ledger.db, errors)
+    ledger.db.feed(stream, [event("A", 1)], punctuation=at(2))
+    errors.append(ZeroDivisionError())
+    with pytest.raises(ZeroDivisionError):
+        ledger.db.feed(stream, [], punctuation=at(100))
+    ledger.db.feed(stream, [event("B", 5)], punctuation=at(6))
+    assert ledger.lines() == ["pair"]
+
+
+Rules = list[tuple[Any, dict[str, Any]]]
+
+
+def random_rules(random: Random) -> Rules:
+    """Patterns of events A, B, C, each with options of its rule."""
+    found: Rules = []
+    for _ in range(3):
+        names = random.choices("ABC", k=random.choice([2, 3]))
+        parts: list[Any] = [adb.event(n, alias=f"p{i}") for i, n in enumerate(names)]
+        if random.random() < 0.3:
+            parts.insert(random.randint(1, len(parts)), ~adb.event(random.choice("ABC")))
+        pattern = adb.seq(*parts)
+        if random.random() < 0.5:
+            pattern = pattern.same("k")
+        if random.random() < 0.3:
+            pattern = pattern.context(random.choice(["recent", "chronicle", "continuous"]))
+        elif random.random() < 0.2:
+            pattern = pattern.skipping("past_last")
+        options: dict[str, Any] = {}
+        if random.random() < 0.5:
+            options["partials_max"] = random.randint(2, 4)
+            options["on_full"] = random.choice(["drop_oldest", "refuse"])
+        found.append((pattern.within(random.randint(2, 12)), options))
+    return found
+
+
+Feed = tuple[list[tuple[str, int, int]], int, int]
+"""Events (name, second, key), the punctuation behind them, and how often the part fails."""
+
+
+def outcome_of_tries(
+    place: Place, rules: Rules, feeds: list[Feed], *, is_tried_again: bool
+) -> tuple[Any, ...]:
+    """What rules write, refuse and keep, where the parts of a stream are tried again or not."""
+    ledger = open_ledger(place.open())
+    for number, (pattern, options) in enumerate(rules):
+
+        @ledger.db.rule(on=pattern, name=f"rule{number}", **options)
+        def rule(t: Transaction, o: Occurrence) -> None:
+            ledger.write(t, f"{o.name} {[(c.name, c.us) for c in o.constituents]}")
+
+    stream = declare(ledger.db)
+    errors: list[Exception] = []
+    fail_commits(ledger.db, errors)
+    for events, second, failures in feeds:
+        if is_tried_again:
+            errors += [SerializationConflict("as told") for _ in range(failures)]
+        fed = [event(kind, s, k=k) for kind, s, k in events]
+        ledger.db.feed(stream, fed, punctuation=at(second))
+        assert not errors
+    letters = [(letter["source"], letter["identity"]) for letter in ledger.letters()]
+    kept = [(entry.name, entry.partials, entry.dropped) for entry in ledger.db.rules]
+    return ledger.lines(), letters, kept
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", range(6))
+def test_part_of_random_events_that_is_tried_again_does_what_one_try_does(
+    where: Place, number: int
+) -> None:
+    random = drawn("parts tried again", number)
+    rules = random_rules(random)
+    feeds: list[Feed] = []
+    now = 0
+    for _ in range(random.randint(4, 8)):
+        seconds = sorted(now + random.randint(0, 5) for _ in range(random.randint(0, 5)))
+        events = [(random.choice("ABC"), second, random.randint(1, 2)) for second in seconds]
+        now = max([now, *seconds]) + random.choice([0, 1, 1, 3, 20])
+        feeds.append((events, now, random.randint(0, 2)))
+    outcomes = []
+    for is_tried_again in (False, True):
+        with where.another() as place:
+            outcomes.append(outcome_of_tries(place, rules, feeds, is_tried_again=is_tried_again))
+    assert outcomes[0] == outcomes[1], (rules, feeds)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", range(5))
+def test_every_committed_change_of_random_tries_has_its_detached_firing_once(
+    ledger: Ledger, number: int
+) -> None:
+    seed = randrange(2**32)
+    print(f"seed {seed}")
+    chance = Random(seed)
+    log_changes(ledger)
+    fresh = iter(range(1_000, 9_999))
+    committed: list[str] = []
+
+    def work(t: Transaction) -> list[str]:
+        made = []
+        for key in chance.sample((1, 2), chance.randint(1, 2)):
+            s = t.subtransaction() if chance.random() < 0.5 else None
+            try:
+                if s is not None:
+                    s.__enter__()
+                inside = t if s is None else s
+                row = inside.get(ledger.accounts, key)
+                assert row is not None
+                value = chance.choice([7, next(fresh)])
+                if row["balance"] != value:
+                    inside.update(ledger.accounts, key, balance=value)
+                    made.append(f"{key}: {row['balance']} to {value}")
+            finally:
+                if s is not None:
+                    s.__exit__(None, None, None)
+            if chance.random() < 0.4:
+                raise SerializationConflict("as told")
+        return made
+
+    for _ in range(15):
+        try:
+            committed += ledger.db.run(work)
+        except SerializationConflict:
+            continue
+    ledger.db.join()
+    counts = Counter(ledger.lines())
+    missing = Counter(committed) - counts
+    assert not missing
+    unique = [line for line in counts if not line.endswith(" 7")]  # values that no other try has
+    assert {counts[line] for line in unique} <= {1}
+    assert ledger.pending() == []
+    assert ledger.letters() == []
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("point", ["before flush", "before commit", "after commit"])
+@pytest.mark.parametrize("commit", [1, 2, 3, 4])
+def test_committed_changes_have_their_firings_once_though_the_process_is_killed(
+    database_url: str, tmp_path: Path, point: str, commit: int
+) -> None:
+    task = {"url": database_url, "point": point, "commit": commit}
+    with Worker("tests.firing.test_tries", task, tmp_path / "log") as worker:
+        worker.wait_ready()
+        worker.go()
+        assert worker.process.wait(PATIENCE_S) in (-signal.SIGKILL, 0)
+    Server(database_url).wait_idle()
+    with adb.connect(database_url) as db:
+        ledger = open_ledger(db)
+        log_changes(ledger)
+        db.recover()
+        db.join()
+        counts = Counter(ledger.lines())
+        value = ledger.balances()[1]
+        while value != 10:  # back over the committed changes
+            line = next(each for each in counts if each.endswith(f" to {value}"))
+            assert counts[line] == 1
+            value = int(line.split()[1])
+        assert set(counts.values()) <= {1}
+        assert ledger.pending() == []
+        assert ledger.letters() == []
+
+
+def main(given: dict[str, Any]) -> None:
+    """Change a balance in tries whose values differ; be killed at a point of some commit."""
+    left, fresh = [given["commit"]], iter(range(100, 999))
+    tries: list[int] = []
+
+    def trigger(point: str) -> None:
+        if point == given["point"]:
+            left[0] -= 1
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def work(t: Transaction) -> None:
+        t.update(ledger.accounts, 1, balance=next(fresh))
+        tries.append(1)
+        if len(tries) % 2:
+            raise SerializationConflict("as told")
+
+    with adb.connect(given["url"]) as db:
+        ledger = open_ledger(db, {1: 10})
+        log_changes(ledger)
+        print("ready", flush=True)
+        sys.stdin.readline()
+        db._store.trigger = trigger  # type: ignore[method-assign]
+        for _ in range(3):
+            db.run(work)
+        db.join()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
