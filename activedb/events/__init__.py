@@ -37,8 +37,9 @@ from activedb.events._definitions import (
 from activedb.events._detect import detect
 from activedb.events._detector import Detector, Network
 from activedb.events._disjunction import Disjunction
-from activedb.events._expression import Expression
+from activedb.events._expression import Expression, PartsPredicate
 from activedb.events._kleene import Kleene
+from activedb.events._names import name_text
 from activedb.events._nodes import Node
 from activedb.events._occurrence import Occurrence, occurrence
 from activedb.events._operators import (
@@ -68,13 +69,14 @@ from activedb.events._undecided import (
     encode_undecided,
     same_candidate,
 )
-from activedb.events.detection._bound import MATCHES_MAX
+from activedb.events.detection._bound import MATCHES_MAX, Bound, too_many
 from activedb.events.terms import Term, attr, part
 
 __all__ = [
     "MATCHES_MAX",
     "AccuracyInterval",
     "At",
+    "Bound",
     "Conjunction",
     "Context",
     "Cron",
@@ -90,6 +92,7 @@ __all__ = [
     "Occurrence",
     "Order",
     "POList",
+    "PartsPredicate",
     "Periodic",
     "Plus",
     "Primitive",
@@ -132,6 +135,7 @@ __all__ = [
     "inserted",
     "late",
     "many",
+    "name_text",
     "occurrence",
     "optional",
     "order",
@@ -143,5 +147,6 @@ __all__ = [
     "same_candidate",
     "seq",
     "some_of",
+    "too_many",
     "updated",
 ]

@@ -1,4 +1,4 @@
-"""What the action of a rule does: SQL, signals and functions, one after the other."""
+"""Actions of rules: SQL, signals and function calls, run in sequence."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from activedb.errors import DefinitionError
-from activedb.events._names import name_text
+from activedb.events import name_text
 from activedb.events.terms import Term
 from activedb.language._sql import SqlWrite
 
@@ -22,9 +22,9 @@ class Signal:
     ----------
     name : str
     values : tuple of (str, Term)
-        Its parameters, computed from the event that triggered the rule.
+        Parameters, computed from the event that triggered the rule.
     raising : callable or None
-        ``raising(name, **params)``; None if the text was read without a database.
+        Called as ``raising(name, **params)``; None if the text was read without a database.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Signal:
     raising: Callable[..., Any] | None = field(default=None, compare=False, repr=False)
 
     def run(self, t: Any, o: Any) -> None:
-        """Raise it, in the transaction of this thread, which is `t`."""
+        """Raise the event in `t`, the current transaction of this thread."""
         if self.raising is None:
             raise DefinitionError(
                 f"SIGNAL {self.name} cannot run: read the rule by db.rules.load_text"
@@ -42,14 +42,14 @@ class Signal:
 
     @property
     def text(self) -> str:
-        """How it is written."""
+        """Source text of the step."""
         values = ", ".join(f"{name_text(name)} = {term!r}" for name, term in self.values)
         return f"SIGNAL {name_text(self.name)}" + (f"({values})" if values else "")
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A function ``(t, o)`` of Python.
+    """Call of a Python function ``(t, o)``.
 
     Attributes
     ----------
@@ -62,12 +62,12 @@ class Call:
     function: Callable[..., Any] = field(compare=False, repr=False)
 
     def run(self, t: Any, o: Any) -> None:
-        """Call it."""
+        """Call the function."""
         self.function(t, o)
 
     @property
     def text(self) -> str:
-        """How it is written."""
+        """Source text of the step."""
         module, _, function = self.reference.partition(":")
         dotted = ".".join(map(name_text, module.split(".")))
         return f"CALL {dotted}:{name_text(function)}"
@@ -84,7 +84,7 @@ class Body:
     ----------
     steps : tuple of SqlWrite, Signal or Call
     new, old : str
-        What the event itself, and the row before its change, are called in the SQL of action and
+        Names of the event itself, and of the row before its change, in the SQL of action and
         condition (REFERENCING).
     """
 
@@ -98,7 +98,7 @@ class Body:
 
     @property
     def rule_text(self) -> str:
-        """How it is written, by which a definition is known again."""
+        """Source text of the action, used in the fingerprint of the definition."""
         (first, *others) = self.steps
         if not others and not isinstance(first, SqlWrite):
             return first.text

@@ -1,4 +1,4 @@
-"""From objects to text that is read as an equal object."""
+"""Printer of objects as text that is read back as equal objects."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from activedb.errors import DefinitionError
-from activedb.events import MATCHES_MAX, Expression, Primitive, Query
-from activedb.events._names import name_text
+from activedb.events import MATCHES_MAX, Expression, Primitive, Query, name_text
 from activedb.events.terms import Aggregate, Attribute, Term
 from activedb.language._actions import Body
 from activedb.language._statements import AlterRule, CreateQuery, CreateRule, Drop
@@ -20,13 +19,13 @@ __all__ = ["text"]
 def text(thing: Any) -> str:
     """Return the text of a term, an expression, a query, a rule or a statement.
 
-    What is read from that text is equal to it: a query and a rule as a statement, an expression by
+    Reading the text gives an equal object: a query and a rule as a statement, an expression by
     `parse_pattern`, a term by `parse_term`.
 
     Raises
     ------
     DefinitionError
-        If it has something in it that has no text, such as a function of Python.
+        If a part of it has no text, such as a Python function.
 
     Examples
     --------
@@ -70,7 +69,7 @@ def _expression(expression: Expression) -> str:
 
 
 def _functions(expression: Expression) -> Iterator[object]:
-    """The predicates and readings in an expression, those of queries in it apart."""
+    """Yield the predicates and readings in an expression, without those of nested queries."""
     if isinstance(expression, Primitive):
         yield from (f for f in (expression.predicate, expression.reading) if f is not None)
     yield from getattr(expression, "predicates", ())

@@ -1,4 +1,4 @@
-"""The columnar detector: batches of events in, matches out."""
+"""Columnar detector: takes batches of events and returns matches."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from activedb.columns.detect._matches import Chunk, Matches
 from activedb.columns.detect._plan import Plan, plan_of
 from activedb.compiler import check_compiler
 from activedb.errors import BadEvent
-from activedb.events import MATCHES_MAX
-from activedb.events.detection._bound import Bound, too_many
+from activedb.events import MATCHES_MAX, Bound, too_many
 
 if TYPE_CHECKING:
     from activedb.events import Expression
@@ -30,40 +29,41 @@ _KEPT_ROWS_MIN = 65_536
 
 
 class ColumnarDetector:
-    """Finds the matches of one sequence in batches of events in columns.
+    """Detector of one sequence in batches of events in columns.
 
-    It gives the matches that a `Detector` gives that is fed the same events one by one, those of
-    each batch in the order of their places. What it keeps from batch to batch is bounded by the
-    events within the window, in memory that grows and then is used again.
+    The matches are those of a `Detector` fed the same events one by one; within a batch they are in
+    the order of their places. State kept between batches is bounded by the events within the
+    window. The memory for it grows as needed and is then reused.
 
-    Not thread-safe. REQUIRES, of every method: the caller holds whatever latch guards the detector.
+    Not thread-safe. REQUIRES, for every method: the caller holds the latch that guards the
+    detector.
 
     Parameters
     ----------
     expression : Expression
-        What to look for: one for which `supports` has no reason why not.
+        Pattern to detect; `supports` must return None for it.
     name : str, optional
-        The name of the composite occurrences; by default the query's, or the expression's repr.
+        Name of the composite occurrences; by default the query's name, or the expression's repr.
     matches_max : int, optional
-        As for `Detector`: how many matches one event completes at most, 10,000 by default; None:
-        any number. More are refused.
+        Upper bound on the matches that one event may complete, 10,000 by default, as for
+        `Detector`; None: unbounded. An event that exceeds it is refused.
 
     Raises
     ------
     PatternError
-        If the matches of `expression` cannot be found in columns, with the reason; or if
-        `matches_max` is no number from 1.
+        If `expression` cannot be detected in columns (the message gives the reason), or if
+        `matches_max` is not a number of at least 1.
     ConfigurationError
         If numba is not installed.
 
     Attributes
     ----------
     expression : Expression
-        As given.
+        The expression as given.
     horizon_us : int or None
-        How far before the end of a match its events reach: the window.
+        Distance from the end of a match back to its earliest possible event: the window.
     rows : int
-        How many events it has been fed; the next one has this row.
+        Number of events fed so far; the next event gets this row number.
     """
 
     def __init__(
@@ -92,11 +92,11 @@ class ColumnarDetector:
         self._keys_max = _KEYS_MIN
         self._last: tuple[int, str] | None = None  # the place of the latest event
         self._chunks: list[Chunk] = []
-        self._kept_rows = 0  # of all of them
+        self._kept_rows = 0  # in all chunks
 
     @property
     def partials(self) -> int:
-        """The number of events retained because a later match may need them."""
+        """Number of events retained because a later match may need them."""
         return self._engine.partials
 
     def feed(self, events: EventColumns | EventTable) -> Matches:
@@ -105,23 +105,26 @@ class ColumnarDetector:
         Parameters
         ----------
         events : EventColumns, or a pyarrow table as that of an atomic batch
-            In any order within the batch, but none before an event of an earlier one.
+            In any order within the batch, but none before an event of an earlier batch.
 
         Raises
         ------
         MatchesExceeded
             If an event completes more than `matches_max` matches. The events before it have been
-            taken, and their matches are lost: who may have to take a batch back feeds it to a copy.
+            taken and their matches are lost. A caller that may need to undo a batch feeds it to a
+            copy.
         BadEvent
             If an event is before one of an earlier batch, by time and id, or lacks an attribute of
-            ``same`` or of a term, or its value cannot be compared; what a predicate of one event
-            raises passes through. Nothing has changed then. What a function over several events
-            raises passes through, too, but the batch has been taken.
+            ``same`` or of a term, or has a value that cannot be compared. An exception from a
+            predicate of a single event propagates. In these cases the detector is unchanged. An
+            exception from a function over several events also propagates, but by then the batch has
+            been taken.
 
         Notes
         -----
-        Complexity: O(n) for n events in order, else O(n log n); each event that may complete a
-        match looks at those of its key that are within the window; and O(k) for k constituents.
+        Complexity: O(n) for n events in order, else O(n log n). Each event that may complete a
+        match also looks at the events of its key within the window. Building k constituents costs
+        O(k).
         """
         columns = events if isinstance(events, EventColumns) else EventColumns.of_table(events)
         before = self.rows
@@ -150,37 +153,37 @@ class ColumnarDetector:
         return matches
 
     def absorb(self, events: EventColumns) -> None:
-        """Take a batch that another detector of the expression was fed, and match nothing.
+        """Take a batch that another detector of the same expression was fed, without matching.
 
-        So that this one goes on where that one stands, it absorbs the events that reach back to
-        the horizon, before it is fed any, and then `use_up` tells what matches have used up.
+        To continue from another detector's state, absorb the events that reach back to the horizon
+        before feeding any; then pass `use_up` the rows of events that matches have consumed.
 
         Raises
         ------
         BadEvent
-            As `feed`; nothing has changed then.
+            As for `feed`; the detector is unchanged then.
         """
         _, _, chunk = self._take(events, absorbs=True)
         self._keep(chunk)
 
     def use_up(self, rows: Ints) -> None:
-        """Take the events of these rows, and no others, for used up by matches made before."""
+        """Mark the events of these rows, and no others, as consumed by earlier matches."""
         self._engine.use_up(rows)
 
     @property
     def uses_up(self) -> bool:
-        """Whether matches use up their constituents: what is kept depends on what was made."""
+        """True if matches consume their constituents, so that past matches affect the state."""
         return self._plan.context in (CHRONICLE, CONTINUOUS, CUMULATIVE)
 
     def copy(self) -> ColumnarDetector:
-        """Another detector that goes on from the same state; O(what is kept)."""
+        """Return an independent detector with the same state; O(size of the retained state)."""
         made = copy(self)
         made._keys, made._engine = self._keys.copy(), self._engine.copy()
         made._chunks = list(self._chunks)
         return made
 
     def _take(self, columns: EventColumns, *, absorbs: bool) -> tuple[Found, Ints, Chunk]:
-        """Let the engine take a batch; what it finds, the rows that completed it, and the batch."""
+        """Let the engine take a batch; return its matches, the completing rows, and the chunk."""
         order = columns.order()
         last = checked_place(columns, order, self._last)
         masks = self._masks(columns)
@@ -189,7 +192,7 @@ class ColumnarDetector:
         keys_of = self._keys.number(columns, rows)
         self._engine.grow(len(self._keys))
         chunk = Chunk(np.arange(self.rows, self.rows + len(columns)), columns)
-        # What functions refuse counts for nothing, and they are asked in the end.
+        # Matches that functions reject don't count, and functions run last.
         most = -1 if self._most is None or absorbs or self._plan.filters else self._most
         found = self._engine.run(
             columns.us[rows], rows + self.rows, keys_of, masks[rows], most, absorbs=absorbs
@@ -199,9 +202,9 @@ class ColumnarDetector:
         return found, rows[found.at], chunk
 
     def advance(self, us: int) -> Matches:
-        """Tell that no event before `us` is fed any more; time alone completes none of its matches.
+        """Declare that no event before `us` will be fed; time alone completes no match here.
 
-        As `trim`, and returns none.
+        Same as `trim`, but return an empty `Matches`.
         """
         self.trim(us)
         none = np.empty(0, np.int64)
@@ -220,10 +223,10 @@ class ColumnarDetector:
         self._engine.forget(before_us - self.horizon_us)
         self._drop_chunks()
 
-    # -- what a batch is made of -----------------------------------------------------------
+    # -- preparing a batch -----------------------------------------------------------------
 
     def _masks(self, columns: EventColumns) -> Ints:
-        """Per row which parts take it, positive and negated ones."""
+        """Return per row the bit mask of the positive and negated parts that take it."""
         by_code = np.zeros(len(columns.keys), np.int64)
         for listener in self._plan.listeners:
             if listener not in self._filters and listener.primitive.key in columns.keys:
@@ -233,10 +236,10 @@ class ColumnarDetector:
             masks[taking.rows(columns)] |= 1 << listener.bit
         return masks
 
-    # -- what is kept ----------------------------------------------------------------------
+    # -- retained state --------------------------------------------------------------------
 
     def _keep(self, chunk: Chunk) -> None:
-        """Keep what later matches may need of a batch."""
+        """Retain the events of a batch that later matches may need."""
         if len(chunk.rows):
             self._chunks.append(chunk)
             self._kept_rows += len(chunk.rows)
@@ -249,7 +252,7 @@ class ColumnarDetector:
             self._forget_keys()
 
     def _drop_chunks(self) -> None:
-        """Drop the batches before that of the oldest event in the ring."""
+        """Drop the chunks that end before the oldest event in the ring."""
         if not self._engine.partials:
             self._chunks.clear()
             self._kept_rows = 0
@@ -262,7 +265,7 @@ class ColumnarDetector:
         del self._chunks[:drop]
 
     def _forget_keys(self) -> None:
-        """Forget the keys that have no event within the window."""
+        """Forget the keys without an event within the window."""
         assert self._last is not None
         assert self.horizon_us is not None
         kept = self._engine.living(len(self._keys), self._last[0] - self.horizon_us)
@@ -279,19 +282,19 @@ def _most_together(at: Ints) -> int:
 def checked_place(
     columns: EventColumns, order: Ints | None, last: tuple[int, str] | None
 ) -> tuple[int, str] | None:
-    """The place, time and id, of the latest event of a batch; `last` if it has none.
+    """Return the place (time, id) of the latest event of a batch; `last` if the batch is empty.
 
     Parameters
     ----------
     order : array of int64 or None
-        As `EventColumns.order` gives it.
+        The result of `EventColumns.order`.
     last : (int, str) or None
-        The place of the latest event of the batches before.
+        Place of the latest event of the batches before.
 
     Raises
     ------
     BadEvent
-        If an event of the batch is before that.
+        If an event of the batch is before `last`.
     """
     if not len(columns):
         return last

@@ -1,4 +1,4 @@
-"""What of an expression the kernels need, or why they cannot find its matches."""
+"""Plan of an expression for the kernels, or the reason why they cannot detect it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from activedb.events import (
     Expression,
     Kleene,
     Negation,
+    PartsPredicate,
     Primitive,
     Query,
     Selection,
     Sequence,
     SkipTo,
 )
-from activedb.events._expression import PartsPredicate
 from activedb.events.terms import Term
 
 __all__ = ["Listener", "Plan", "plan_of", "supports"]
@@ -29,13 +29,13 @@ _PARTS_MAX = 31  # bits of a mask for positive parts, and as many for negated on
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """A primitive event of an expression and what it is there.
+    """Primitive event of an expression and its role there.
 
     Attributes
     ----------
     primitive : Primitive
     bit : int
-        i: of the positive part i; 32 + i: negated right before that.
+        i for positive part i; 32 + i for a negation right before it.
     """
 
     primitive: Primitive
@@ -44,33 +44,33 @@ class Listener:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A sequence as the kernels see it.
+    """Sequence in the form the kernels take.
 
     Attributes
     ----------
     name : str
-        Of the matches: the query's, or the sequence as a text.
+        Name of the matches: the query's name, or the sequence as text.
     expression : Sequence
     names : tuple of str
-        Of the positive parts.
+        Names of the positive parts.
     listeners : tuple of Listener
     window_us, gap_us : int
-        Or -1.
+        In microseconds; -1: none.
     context : int
-        As `activedb.columns.detect._contexts` numbers them.
+        Number of the context in `activedb.columns.detect._contexts`.
     is_next : bool
-        Whether the selection is next; else it is any.
+        True if the selection is next; otherwise it is any.
     negates_start : bool
     least, most : tuple of int
-        Per positive part how many events it takes; `most` -1: without bound.
+        Minimum and maximum events per positive part; `most` -1: unbounded.
     kleene, greedy : tuple of bool
-        Per positive part.
+        Flags per positive part.
     programs : tuple of Program
-        The conditions over several events that are compiled.
+        Compiled conditions over several events.
     filters : tuple of callable
-        The other ones, judged in Python when a match is whole.
+        Remaining conditions, evaluated in Python on complete matches.
     returns : tuple of (str, Term)
-        The parameters of a match, if the sequence is that of a query that says them.
+        Parameters of a match, if the sequence belongs to a query that declares them.
     """
 
     name: str
@@ -92,17 +92,17 @@ class Plan:
 
     @property
     def keeps_runs(self) -> bool:
-        """Whether partial matches have to be kept one by one, and stacks of events do not do."""
+        """True if partial matches are kept individually, as stacks of events do not suffice."""
         return any(self.kleene) or bool(self.programs)
 
 
 def supports(expression: Expression) -> str | None:
-    """Why the matches of an expression cannot be found in columns; None: they can.
+    """Return why an expression cannot be detected in columns; None if it can.
 
     Raises
     ------
     PatternError
-        If the expression cannot stand on its own.
+        If the expression cannot be detected on its own.
     """
     if not isinstance(expression, Expression):
         raise PatternError(
@@ -116,12 +116,12 @@ def supports(expression: Expression) -> str | None:
 
 
 def plan_of(expression: Expression) -> Plan:
-    """What the kernels need.
+    """Return the plan for the kernels.
 
     Raises
     ------
     PatternError
-        If `supports` tells why not.
+        If `supports` returns a reason.
     """
     reason = supports(expression)
     if reason is not None:

@@ -1,6 +1,6 @@
-"""Servers and connections to them: the embedded server, drivers, limits, errors."""
+"""Servers and connections: the embedded server, drivers, time limits, errors."""
 
-from activedb.store.server._connection_cache import KeptConnections
+from activedb.store.server._connection_cache import ConnectionCache
 from activedb.store.server._connections import await_server, backend_of, cut, engine_for
 from activedb.store.server._direct import (
     driver_cursor,
@@ -10,7 +10,7 @@ from activedb.store.server._direct import (
     takes_messages,
     together,
 )
-from activedb.store.server._driver_errors import translated, translation
+from activedb.store.server._driver_errors import translate_error, translate_errors
 from activedb.store.server._embedded import (
     POSTGRES_VERSION,
     EmbeddedServer,
@@ -18,8 +18,14 @@ from activedb.store.server._embedded import (
     home_of,
 )
 from activedb.store.server._facts import ServerFacts, server_facts
+from activedb.store.server._in_doubt_commits import (
+    commit_outcome,
+    ping_if_idle,
+    qualified_xid,
+    xid_of,
+)
 from activedb.store.server._inherited import leave_sockets, track_sockets
-from activedb.store.server._migrations import Migrations, migration_sql, migrations
+from activedb.store.server._migrations import Migrations, migration_sql, migrations, upgrade
 from activedb.store.server._patience import PatientLatch, at_least, limited
 from activedb.store.server._plain import plain_connection
 from activedb.store.server._prepared import PREPARE_THRESHOLD, Step, StepFailed
@@ -34,8 +40,8 @@ __all__ = [
     "OUTCOMES",
     "POSTGRES_VERSION",
     "PREPARE_THRESHOLD",
+    "ConnectionCache",
     "EmbeddedServer",
-    "KeptConnections",
     "Migrations",
     "PatientLatch",
     "Right",
@@ -47,6 +53,7 @@ __all__ = [
     "backend_of",
     "check_essential",
     "check_programs",
+    "commit_outcome",
     "cut",
     "driver_cursor",
     "drop_left_schemas",
@@ -61,8 +68,10 @@ __all__ = [
     "migrations",
     "missing_functions",
     "missing_rights",
+    "ping_if_idle",
     "plain_connection",
     "postgres_url",
+    "qualified_xid",
     "quoted",
     "rights_of_roles",
     "role_statements",
@@ -72,6 +81,8 @@ __all__ = [
     "takes_messages",
     "together",
     "track_sockets",
-    "translated",
-    "translation",
+    "translate_error",
+    "translate_errors",
+    "upgrade",
+    "xid_of",
 ]

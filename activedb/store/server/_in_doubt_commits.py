@@ -1,4 +1,4 @@
-"""Lost connections: which pooled ones are dead, and what became of a commit that was cut off."""
+"""Lost connections: detection of dead pooled ones, and resolution of in-doubt commits."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from activedb.store.server._patience import bounded_s
 from activedb.store.server._rights import LOG, OUTCOMES
 
-__all__ = ["named", "number_of", "outcome", "ping_if_idle"]
+__all__ = ["commit_outcome", "ping_if_idle", "qualified_xid", "xid_of"]
 
 _IDLE_S_MAX = 1.0
 _PAUSE_S = 0.05
 
-# Statistics are reset whenever the server recovers from a crash, also of one of its processes.
-# As numbers, because a caller's connection may show times in another way than ours.
+# Statistics are reset whenever the server recovers from a crash, even of one of its processes.
+# Times are compared as numbers, because a caller's connection may format them differently.
 _LIFE = (
     "concat(extract(epoch FROM pg_postmaster_start_time()), ' ', "
     "(SELECT extract(epoch FROM stats_reset) FROM pg_stat_bgwriter))"
@@ -33,10 +33,11 @@ _NUMBER_NOW = text(f"SELECT concat({_LIFE_AND_LOG}, '/', pg_current_xact_id())")
 _NUMBER_ALONE_NOW = text(f"SELECT concat({_LIFE}, ' /', pg_current_xact_id())")
 _STATUS = text(f"SELECT {_LIFE}, pg_xact_status(CAST(:number AS xid8))")
 _RIGHT_MISSING = "42501"
-_FUTURE = "22023"  # the number has not been given to any transaction
-# What the log held when the server last recovered: its first checkpoint after that is of the kind
-# that has no redo point of its own, and lies behind all that was on disk before. Who was
-# connected before that has died with the crash. Another timeline's checkpoint says nothing.
+_FUTURE = "22023"  # no transaction has this number yet
+# Whether the number is below the next one at the server's last recovery: the first checkpoint after
+# a recovery is of the kind without a separate redo point, and lies behind everything that was on
+# disk before. Connections from before the crash are gone. A checkpoint of another timeline does
+# not count.
 _CAME_TO_DISK = text("""
     SELECT CAST(CAST(:number AS text) AS numeric)
         < CAST(split_part(next_xid, ':', 1) AS numeric) * 4294967296
@@ -50,7 +51,7 @@ _CAME_TO_DISK = text("""
 
 
 def ping_if_idle(engine: Engine) -> None:
-    """Have a pooled connection that was idle for a second answer before it is used again."""
+    """Ping a pooled connection that was idle for a second before it is used again."""
 
     def returned(dbapi_connection: Any, record: Any) -> None:
         record.info["idle since"] = time.monotonic()
@@ -68,11 +69,11 @@ def ping_if_idle(engine: Engine) -> None:
     event.listen(engine, "checkout", taken)
 
 
-def number_of(connection: Connection, *, is_ours: bool, missing: Collection[str]) -> str:
-    """Number of a connection's transaction, with the life of the server; one round trip.
+def xid_of(connection: Connection, *, is_ours: bool, missing: Collection[str]) -> str:
+    """Return the number of a connection's transaction, with the server's life; one round trip.
 
-    After a crash of the server, numbers that never reached its disk are given once more. Somebody
-    else's connection may outlive a crash, behind a pooler: it is asked for the life each time.
+    After a crash the server reuses numbers that never reached its disk. A caller's connection may
+    survive a crash, behind a pooler: there the life is queried each time.
 
     Parameters
     ----------
@@ -85,26 +86,26 @@ def number_of(connection: Connection, *, is_ours: bool, missing: Collection[str]
     if not is_ours:
         now = _NUMBER_NOW if LOG.isdisjoint(missing) else _NUMBER_ALONE_NOW
         return str(connection.execute(now).scalar_one())
-    return named(connection, connection.execute(_NUMBER).scalar_one(), missing=missing)
+    return qualified_xid(connection, connection.execute(_NUMBER).scalar_one(), missing=missing)
 
 
-def named(connection: Connection, number: str, *, missing: Collection[str]) -> str:
-    """A number that the server has told, with the server's life; one round trip per connection.
+def qualified_xid(connection: Connection, number: str, *, missing: Collection[str]) -> str:
+    """Return a number from the server with the server's life; one round trip per connection.
 
-    The life is its beginning, and how much of the log was on disk when the connection asked: that
-    is left out if the role may not know it.
+    The life is the server's start time, and how much of the log was on disk when the connection
+    asked, which is left out if the role may not query it.
     """
-    known = connection.info  # of the driver's connection, which has one life
+    known = connection.info  # of the driver's connection: gone if it reconnects
     if "life of the server" not in known:
         now = _LIFE_NOW if LOG.isdisjoint(missing) else _LIFE_ALONE_NOW
         known["life of the server"] = connection.execute(now).scalar_one()
     return f"{known['life of the server']}/{number}"
 
 
-def outcome(engine: Engine, number: str, patience_s: float) -> bool | None:
-    """Whether a transaction has committed, asked on another connection; None if unknown.
+def commit_outcome(engine: Engine, number: str, patience_s: float) -> bool | None:
+    """Return whether a transaction has committed, asked on another connection; None if unknown.
 
-    Waits while the server is away or still at work on the transaction, for `patience_s` at most.
+    Waits up to `patience_s` while the server is down or the transaction is still in progress.
     """
     if not number:
         return None
@@ -116,7 +117,7 @@ def outcome(engine: Engine, number: str, patience_s: float) -> bool | None:
             with engine.connect() as connection:
                 now, status = connection.execute(_STATUS, {"number": transaction}).one()
                 if status in ("committed", "in progress") and now != began and flushed:
-                    # The server may have crashed, and given the number to somebody else.
+                    # The server may have crashed, and reused the number for another transaction.
                     given = {"number": transaction, "flushed": flushed}
                     if connection.execute(_CAME_TO_DISK, given).scalar() is False:
                         return False

@@ -14,33 +14,36 @@ from sqlalchemy.schema import CreateSchema, DropSchema
 
 from activedb.config import Settings, mask_url
 from activedb.errors import ConfigurationError, InvalidURL, ServerUnreachable
-from activedb.store.replication import Slot, say_raised
+from activedb.store.replication import Slot, set_session_mark
 from activedb.store.server import (
     NOTIFY,
     OUTCOMES,
     PREPARE_THRESHOLD,
+    ConnectionCache,
     EmbeddedServer,
-    KeptConnections,
     PatientLatch,
-    _migrations,
     at_least,
     await_server,
     backend_of,
     check_essential,
+    commit_outcome,
     cut,
     engine_for,
     missing_functions,
+    ping_if_idle,
+    qualified_xid,
     track_sockets,
-    translated,
+    translate_errors,
+    upgrade,
+    xid_of,
 )
-from activedb.store.server import _in_doubt_commits as _outcome
 from activedb.store.session._latch import Latch
 from activedb.store.session._lease import Lease
 from activedb.store.session._ownership import Ownership
-from activedb.store.session._plain_use import PlainUse, PlainUses
+from activedb.store.session._plain_use import UserConnection, UserConnections
 from activedb.store.session._server_waits import Backend, backends
 from activedb.store.session._store import Store
-from activedb.store.session._wakeups import Hints, give_hint
+from activedb.store.session._wakeups import Wakeups, send_wakeup
 from activedb.store.sql import (
     GUARD_ABSENT,
     GUARD_TABLE,
@@ -54,12 +57,12 @@ __all__ = ["PostgresStore"]
 
 _SERVER_VERSION_MIN = 150_000
 _CANCEL_S_MAX = 1.0
-_OUTCOME_S_MIN = 1.0  # to ask what became of a commit, though the time limit is over
+_OUTCOME_S_MIN = 1.0  # to resolve an in-doubt commit even after the time limit
 _IDENTITY = text("SELECT pg_postmaster_start_time(), current_database(), current_schema()")
 
 
 class PostgresStore(Store):
-    """Any PostgreSQL 15 or newer.
+    """Store on any PostgreSQL 15 or newer.
 
     Parameters
     ----------
@@ -67,16 +70,16 @@ class PostgresStore(Store):
     metadata : sqlalchemy.MetaData
     settings : Settings
     beneath : EmbeddedServer, optional
-        The embedded server to close with this store.
+        Embedded server to close with this store.
     fresh : bool
-        Drop ``settings.db_schema`` with all that is in it first.
+        Drop ``settings.db_schema`` with all its contents first.
 
     Raises
     ------
     ServerUnreachable
         If no server answers, or it refuses the login.
     InvalidURL
-        If the URL has an option that there is none of.
+        If the URL has an unknown option.
     ConfigurationError
         If the server is too old.
     """
@@ -95,8 +98,8 @@ class PostgresStore(Store):
         beneath: EmbeddedServer | None = None,
         fresh: bool = False,
     ):
-        # Locked reads want the newest rows, whatever a role's default is, and the connection that
-        # says which tables this process uses is idle for ever.
+        # Locked reads need the newest rows, whatever a role's default is, and the connection with
+        # the locks on used tables is idle indefinitely.
         session = {
             "default_transaction_isolation": "read committed",
             "idle_session_timeout": "0",
@@ -105,14 +108,14 @@ class PostgresStore(Store):
         }
         if settings.db_schema is not None:
             session["search_path"] = settings.db_schema
-        # Tables grow by the hour; a generic plan made while one was empty would scan it whole.
+        # Tables grow by the hour; a generic plan made for an empty table would scan it whole.
         other = {**session, "plan_cache_mode": "force_custom_plan"}
 
         def engine_of(
             connections: int, more: int, asked: Mapping[str, str] = other, **options: Any
         ) -> Engine:
             engine = engine_for(url, asked, pool_size=connections, max_overflow=more, **options)
-            _outcome.ping_if_idle(engine)
+            ping_if_idle(engine)
             track_sockets(engine)
             return engine
 
@@ -121,14 +124,14 @@ class PostgresStore(Store):
         engine = engine_of(
             kept, settings.threads + 8, session, connect_args=flat, needs_sessions=True
         )
-        self._flat = KeptConnections(engine, kept)
+        self._flat = ConnectionCache(engine, kept)
         self._users = engine_of(kept, settings.threads + 8)
-        self._plain = PlainUses(self._users, self.interrupt)
-        # Short transactions have connections of their own: a hierarchy may need one while it
-        # keeps its own, and would wait for itself if all were taken.
+        self._plain = UserConnections(self._users, self.interrupt)
+        # Short transactions have separate connections: a hierarchy may need one while it holds
+        # its own, and would wait for itself if all were taken.
         self._short = engine_of(2, settings.threads)
         readers = engine_of(settings.threads, 0, isolation_level="AUTOCOMMIT", pool_timeout=0)
-        self._readers = KeptConnections(readers, settings.threads, prepares=False)
+        self._readers = ConnectionCache(readers, settings.threads, prepares=False)
         super().__init__(engine, metadata)
         self._beneath = beneath
         self._patience_s = settings.lock_timeout_ms / 1_000
@@ -167,8 +170,8 @@ class PostgresStore(Store):
                 f"the server at {mask_url(str(url))} is PostgreSQL {version}; 15 or newer is needed"
             )
         # One connection for the locks on tables, one for the lease, one to listen for firings:
-        # each is kept for as long as it is in use, and idle for nearly all of that. And one for
-        # each slot that is followed.
+        # each is held for as long as it is in use, and idle for nearly all that time. And one for
+        # each followed slot.
         self._idle = engine_of(3, 8, isolation_level="AUTOCOMMIT")
         self.ownership = Ownership(self._idle, self._short, self.schema)
         self.lease = Lease(self._idle)
@@ -185,19 +188,19 @@ class PostgresStore(Store):
             self._beneath.close()
 
     def migrate(self) -> None:
-        _migrations.upgrade(self.engine)
+        upgrade(self.engine)
 
     @contextmanager
     def short(self) -> Iterator[Connection]:
         with self._short.begin() as connection:
             yield connection
 
-    def hints(self) -> Hints:
-        return Hints(self._idle, self.schema)
+    def wakeups(self) -> Wakeups:
+        return Wakeups(self._idle, self.schema)
 
-    def give_hint(self, connection: Connection) -> None:
+    def send_wakeup(self, connection: Connection) -> None:
         if NOTIFY.isdisjoint(self._missing):
-            give_hint(connection, self.schema)
+            send_wakeup(connection, self.schema)
 
     def slot(self, name: str) -> Slot:
         return Slot(self._idle, self.short, self.schema, name, self._patience_s)
@@ -210,13 +213,13 @@ class PostgresStore(Store):
         with self._users.connect() as connection, self._plain.of(connection):
             yield connection
 
-    def plain_uses(self) -> list[PlainUse]:
+    def plain_uses(self) -> list[UserConnection]:
         return self._plain.now()
 
     def check_same_database(self, connection: Connection) -> None:
         if connection.engine is self._users:
             return
-        with translated("look at the connection"), self.short() as mine:
+        with translate_errors("look at the connection"), self.short() as mine:
             if connection.dialect.name != "postgresql" or (
                 connection.execute(_IDENTITY).one() != mine.execute(_IDENTITY).one()
             ):
@@ -231,27 +234,27 @@ class PostgresStore(Store):
     def acquire(self) -> Connection:
         connection = self._flat.take()
         try:
-            say_raised(connection, self.raised())
+            set_session_mark(connection, self.raised())
         except BaseException:
             self._flat.give_back(connection)
             raise
         return connection
 
     def begin_writing(self, connection: Connection, latch: Latch) -> None:
-        """Nothing to do: the transaction began with the first statement."""
+        """Do nothing: the transaction began with the first statement."""
 
     def commit(self, connection: Connection, *, lazily: bool) -> None:
         if lazily:
             connection.execute(text("SET LOCAL synchronous_commit = off"))
         if connection.in_transaction():
             connection.commit()
-        else:  # SQLAlchemy has not seen any of its statements
+        else:  # SQLAlchemy has seen none of its statements
             connection.connection.driver_connection.commit()  # type: ignore[union-attr]
 
     @contextmanager
     def reader(self) -> Iterator[Connection | None]:
         connection = None
-        with translated("open a connection to read on"), suppress(PoolTimeout):
+        with translate_errors("open a connection to read on"), suppress(PoolTimeout):
             connection = self._readers.take()
         try:
             yield connection
@@ -260,24 +263,24 @@ class PostgresStore(Store):
                 self._readers.give_back(connection)
 
     def number_of(self, connection: Connection, *, is_ours: bool = True) -> str:
-        return _outcome.number_of(connection, is_ours=is_ours, missing=self._missing)
+        return xid_of(connection, is_ours=is_ours, missing=self._missing)
 
     def named(self, connection: Connection, number: str) -> str:
-        return _outcome.named(connection, number, missing=self._missing)
+        return qualified_xid(connection, number, missing=self._missing)
 
     def outcome(self, number: str) -> bool | None:
         with at_least(_OUTCOME_S_MIN):
-            return _outcome.outcome(self._short, number, self._patience_s)
+            return commit_outcome(self._short, number, self._patience_s)
 
     def interrupt(self, driver_connection: Any) -> None:
-        with suppress(psycopg.Error):  # a connection that is lost has nothing left to interrupt
+        with suppress(psycopg.Error):  # a lost connection has no statement to cancel
             driver_connection.cancel_safe(timeout=_CANCEL_S_MAX)
 
     def cut(self, driver_connection: Any) -> None:
         cut(driver_connection)
 
     def backends(self) -> list[Backend]:
-        with translated("look who waits at the server"), self.short() as connection:
+        with translate_errors("look who waits at the server"), self.short() as connection:
             return backends(connection)
 
     def backend_of(self, connection: Connection) -> int | None:
@@ -289,7 +292,7 @@ class PostgresStore(Store):
 
     def lock_table(self, connection: Connection, spec: TableSpec) -> None:
         name = connection.dialect.identifier_preparer.format_table(spec.table)
-        connection.exec_driver_sql(f"LOCK TABLE {name} IN SHARE MODE", {})  # % are doubled already
+        connection.exec_driver_sql(f"LOCK TABLE {name} IN SHARE MODE", {})  # % is doubled already
 
     def guard(
         self,
@@ -299,7 +302,7 @@ class PostgresStore(Store):
         *,
         exclusive: bool,
     ) -> None:
-        # Not a table lock: that would wait, on the server alone, for scans of this process.
+        # Not a table lock: it would wait, invisibly to this process, for the process's own scans.
         table = self.ownership.name_of(spec)
         if keys is None:
             connection.execute(GUARD_TABLE, {"table": guard_number(table)})
@@ -321,7 +324,7 @@ class PostgresStore(Store):
 
 @contextmanager
 def _first_connection(engine: Engine, address: URL, wait_s: float | None) -> Iterator[Connection]:
-    """A transaction on the first connection, waited for while the server is starting."""
+    """Yield a transaction on the first connection; wait while the server is starting."""
     try:
         connection = engine.connect()
     except OperationalError:
@@ -336,5 +339,5 @@ def _make_schema(connection: Connection, schema: str, *, fresh: bool) -> None:
         connection.execute(DropSchema(schema, cascade=True, if_exists=True))
     quoted = connection.dialect.identifier_preparer.quote(schema)
     if connection.scalar(select(func.to_regnamespace(quoted))) is None:
-        # Only if it is missing: this needs a right that who owns the schema may not have.
+        # Only if it is missing: this needs a right that the schema's owner may lack.
         connection.execute(CreateSchema(schema, if_not_exists=True))

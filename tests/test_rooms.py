@@ -1,0 +1,112 @@
+"""Rooms meet at their doors: what import-linter cannot see of the arrows between packages."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("activedb", "coupling", "lockmgr", "pytest_activedb", "spark_bridge")
+STORE = ("activedb", "store")
+HEAVY = ("sqlalchemy", "psycopg", "sqlglot", "lark", "pydantic", "networkx", "numpy", "asyncio")
+
+
+def sources() -> Iterator[tuple[Path, ast.Module]]:
+    for package in PACKAGES:
+        for file in sorted((ROOT / package).rglob("*.py")):
+            yield file.relative_to(ROOT), ast.parse(file.read_text(encoding="utf-8"))
+
+
+def room_of(parts: tuple[str, ...]) -> tuple[str, ...]:
+    """The room of a module: its package, in activedb one deeper, in the store one more."""
+    if parts[:2] == STORE:
+        return parts[:3] if len(parts) > 3 else parts[:2]
+    return parts[:2] if parts[0] == "activedb" and len(parts) > 2 else parts[:1]
+
+
+def arrows(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """The line and the dotted name of each import of ours; of names that are modules, too."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            folder = ROOT.joinpath(*node.module.split("."))
+            for name in node.names:
+                is_module = (folder / f"{name.name}.py").is_file()
+                yield node.lineno, f"{node.module}.{name.name}" if is_module else node.module
+        elif isinstance(node, ast.Import):
+            for name in node.names:
+                yield node.lineno, name.name
+
+
+def test_no_room_imports_a_private_module_of_another_room() -> None:
+    found = []
+    for file, tree in sources():
+        for line, target in arrows(tree):
+            parts = tuple(target.split("."))
+            if parts[0] not in PACKAGES or not parts[-1].startswith("_"):
+                continue
+            mine, other = room_of(file.parts), room_of((*parts[:-1], "module.py"))
+            if mine != other and parts != ("activedb", "_starting"):
+                found.append(f"{file}:{line}: {target}")
+    assert not found, "\n".join(found)
+
+
+def test_no_module_of_ours_is_named_by_a_string() -> None:
+    """Import by name is for entry points, optional libraries, users' files and lazy exports."""
+    found = [
+        f"{file}:{node.lineno}"
+        for file, tree in sources()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and getattr(node.func, "attr", getattr(node.func, "id", "")) == "import_module"
+        and any(
+            isinstance(part, ast.Constant) and str(part.value).startswith(PACKAGES)
+            for argument in node.args
+            for part in ast.walk(argument)
+        )
+        and file.name != "__init__.py"
+    ]
+    assert not found
+
+
+@pytest.mark.parametrize(
+    ("statement", "ours_max"),
+    [("import activedb", 2), ("from activedb import seq, event", 90), ("import activedb.cli", 3)],
+)
+def test_import_loads_few_modules(statement: str, ours_max: int) -> None:
+    program = f"{statement}\nimport sys; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT
+    ).stdout.split()
+    ours = [name for name in loaded if name.startswith("activedb")]
+    assert len(ours) <= ours_max, ours
+    assert not [name for name in HEAVY if name in loaded]
+
+
+def test_lazy_names_are_those_that_type_checkers_see() -> None:
+    import activedb
+
+    (block,) = [
+        node
+        for node in ast.parse((ROOT / "activedb" / "__init__.py").read_text("utf-8")).body
+        if isinstance(node, ast.If)
+    ]
+    seen = {
+        alias.name: statement.module
+        for statement in block.body
+        if isinstance(statement, ast.ImportFrom)
+        for alias in statement.names
+    }
+    assert seen == activedb._HOME_OF
+    assert sorted(seen) == activedb.__all__
+    assert {*activedb.__all__, "__version__"} <= set(dir(activedb))
+    assert activedb.errors.ActiveDBError.__module__ == "activedb.errors"
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        activedb.nothing  # noqa: B018
